@@ -1,0 +1,23 @@
+"""Shard formats: one shard file ↔ record batches."""
+
+from geodata.formats.base import (
+    FORMAT_VERSION,
+    FORMATS,
+    Format,
+    ShardReader,
+    ShardWriter,
+    UnitRange,
+    get_format,
+    unit_bytes_for,
+)
+
+__all__ = [
+    "FORMATS",
+    "FORMAT_VERSION",
+    "Format",
+    "ShardReader",
+    "ShardWriter",
+    "UnitRange",
+    "get_format",
+    "unit_bytes_for",
+]
