@@ -1,0 +1,40 @@
+"""Regional training data: convert, partition by region, cache, serve in an exact order.
+
+    raw corpus → sources → tagging → partition → formats → manifest → stores → cache → loader
+
+Apache Arrow is the one in-memory currency. The public API is the functions that the commands call,
+loaded when they are first used: `geodata.convert`, `shard`, `inspect`, `verify`, `list_files`; the
+loader is `geodata.loader.build_loader`. `canonical` (row sizes and content digests of Arrow values)
+and `durable` (whole files, exclusive creates) are layers of their own because formats, jobs and the
+cache all rest on them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from geodata.jobs.convert import convert
+    from geodata.jobs.inspect import inspect
+    from geodata.jobs.ls import list_files
+    from geodata.jobs.shard import shard
+    from geodata.jobs.verify import verify
+
+__version__ = "0.1.0"
+
+_EXPORTS = {
+    "convert": "geodata.jobs.convert",
+    "shard": "geodata.jobs.shard",
+    "inspect": "geodata.jobs.inspect",
+    "verify": "geodata.jobs.verify",
+    "list_files": "geodata.jobs.ls",
+}
+
+__all__ = ["__version__", "convert", "inspect", "list_files", "shard", "verify"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _EXPORTS:
+        return getattr(import_module(_EXPORTS[name]), name)
+    raise AttributeError(f"module 'geodata' has no attribute '{name}'")

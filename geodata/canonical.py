@@ -1,7 +1,7 @@
 """The canonical bytes of Arrow values: how large a row is, and the digest of a shard's content.
 
 The digest is the same for the same values in the same order, whatever the format, the batch
-boundaries, the slicing, or the bytes hidden under nulls. Each leaf of the type tree feeds streams
+boundaries, the slicing, or the bytes hidden under nulls. Each node of the type tree feeds streams
 of its own (validity, lengths, values), so boundaries cannot matter. All NaNs count as one value;
 -0.0 differs from 0.0.
 """
@@ -19,6 +19,10 @@ import pyarrow.compute as pc
 from geodata.errors import SchemaError
 
 Int64s = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+_LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
+_FLOATS = {16: np.float16, 32: np.float32, 64: np.float64}
 
 
 class ContentHasher:
@@ -26,158 +30,168 @@ class ContentHasher:
 
     def __init__(self, schema: pa.Schema):
         self._schema = schema
+        self._names = [[field.name, _type_name(field.type)] for field in schema]
         self._streams: dict[str, hashlib._Hash] = {}
 
     def update(self, batch: pa.RecordBatch) -> None:
         """Add the rows of `batch`, whose schema must equal the hasher's."""
         if not batch.schema.equals(self._schema):
             raise SchemaError("a batch has another schema than its shard")
-        for field, array in zip(self._schema, batch.columns, strict=True):
-            for path, data in _streams(field.name, array):
-                self._streams.setdefault(path, hashlib.sha256()).update(data)
+        for number, array in enumerate(batch.columns):
+            for path, data in _streams(str(number), array):
+                if data.size:
+                    self._streams.setdefault(path, hashlib.sha256()).update(data.data)
 
     def hexdigest(self) -> str:
-        """Return the digest of all rows so far, schema included."""
-        whole = hashlib.sha256(str([(f.name, str(f.type)) for f in self._schema]).encode())
+        """Return the SHA-256 of all rows so far, and of the columns' names and types."""
+        whole = hashlib.sha256(repr(self._names).encode())
         for path in sorted(self._streams):
             whole.update(path.encode() + b"\0" + self._streams[path].digest())
         return whole.hexdigest()
 
 
-def _streams(path: str, array: pa.Array) -> Iterator[tuple[str, bytes | memoryview]]:
-    """Yield (stream name, bytes) of an array: validity, lengths and values, nulls blanked."""
+def row_nbytes(batch: pa.RecordBatch) -> Int64s:
+    """Return the uncompressed Arrow bytes of each row, with one byte a column for validity."""
+    total = np.full(batch.num_rows, batch.num_columns, np.int64)
+    for array in batch.columns:
+        total += array_nbytes(array)
+    return total
+
+
+def array_nbytes(array: pa.Array) -> Int64s:
+    """Return the uncompressed bytes of each value and its offsets, without validity."""
+    kind = array.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return array_nbytes(array.storage)
+    if pa.types.is_struct(kind):
+        return sum((array_nbytes(child) for child in array.flatten()), _each(array, 0))
+    if pa.types.is_nested(kind):
+        return _list_nbytes(_as_list(array))
+    if _is_ragged(kind):
+        return _lengths(array) + _offset_width(kind)
+    return _each(array, 0 if pa.types.is_null(kind) else (kind.bit_width + 7) // 8)
+
+
+def ragged(array: pa.Array) -> tuple[Int64s, Bytes]:
+    """Return where each value of a string or binary array starts, n + 1 offsets, and all bytes."""
+    wide = array.type in (pa.large_string(), pa.large_binary())
+    _, starts, data = array.buffers()
+    if len(array) == 0 or data is None:
+        return np.zeros(len(array) + 1, np.int64), np.zeros(0, np.uint8)
+    width = np.dtype(np.int64 if wide else np.int32)
+    offsets = np.frombuffer(starts, width, len(array) + 1, array.offset * width.itemsize)
+    return offsets.astype(np.int64, copy=False), np.frombuffer(data, np.uint8)
+
+
+def fixed(array: pa.Array) -> Bytes:
+    """Return the bytes of a fixed-width array, shape (rows, width); anything under nulls."""
+    width = array.type.bit_width // 8
+    data = array.buffers()[1]
+    if data is None or width == 0:
+        return np.zeros((len(array), width), np.uint8)
+    flat = np.frombuffer(data, np.uint8, len(array) * width, array.offset * width)
+    return flat.reshape(len(array), width)
+
+
+def _streams(path: str, array: pa.Array) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:
+    """Yield (stream, data) of an array: its validity, then lengths, values and children."""
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
         yield from _streams(path, array.storage)
         return
-    yield f"{path}/valid", _valid(array).tobytes()
-    if pa.types.is_null(kind):
-        return
+    yield f"{path} valid", _valid(array)
     if pa.types.is_struct(kind):
-        for field, child in zip(kind, array.flatten(), strict=True):
-            yield from _streams(f"{path}/{field.name}", child)
+        for number, child in enumerate(array.flatten()):
+            yield from _streams(f"{path}/{number}", child)
     elif pa.types.is_nested(kind):
-        yield f"{path}/lengths", _lengths(array).tobytes()
-        items = _items(array)
-        yield from _streams(f"{path}/items", items)
+        lists = _as_list(array)
+        yield f"{path} lengths", _lengths(lists)
+        yield from _streams(f"{path}/0", lists.flatten())
     elif _is_ragged(kind):
-        lengths = _lengths(array)
-        yield f"{path}/lengths", lengths.tobytes()
-        yield f"{path}/bytes", _ragged_bytes(array.drop_null())
-    else:
-        yield f"{path}/values", _values(array)
+        yield f"{path} lengths", _lengths(array)
+        offsets, data = ragged(array.drop_null() if array.null_count else array)
+        yield f"{path} bytes", data[offsets[0] : offsets[-1]]
+    elif not pa.types.is_null(kind):
+        yield f"{path} values", _values(array)
 
 
-def _valid(array: pa.Array) -> npt.NDArray[np.uint8]:
-    valid: npt.NDArray[np.uint8] = pc.is_valid(array).cast(pa.uint8()).to_numpy()
+def _list_nbytes(lists: pa.Array) -> Int64s:
+    inner = np.concatenate([[0], np.cumsum(array_nbytes(lists.flatten()))])
+    ends = np.cumsum(_lengths(lists))
+    starts = np.concatenate([[0], ends[:-1]])
+    nbytes: Int64s = inner[ends] - inner[starts] + _offset_width(lists.type)
+    return nbytes
+
+
+def _each(array: pa.Array, nbytes: int) -> Int64s:
+    return np.full(len(array), nbytes, np.int64)
+
+
+def _valid(array: pa.Array) -> Bytes:
+    valid: Bytes = array.is_valid().cast(pa.uint8()).to_numpy()
     return valid
 
 
 def _is_ragged(kind: pa.DataType) -> bool:
+    return kind in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
+
+
+def _is_fixed(kind: pa.DataType) -> bool:
     return bool(
-        pa.types.is_string(kind)
-        or pa.types.is_binary(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_large_binary(kind)
+        pa.types.is_primitive(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_fixed_size_binary(kind)
+        or pa.types.is_interval(kind)
     )
 
 
+def _offset_width(kind: pa.DataType) -> int:
+    large = pa.types.is_large_list(kind) or kind in (pa.large_string(), pa.large_binary())
+    return 8 if large else 4
+
+
+def _as_list(array: pa.Array) -> pa.Array:
+    """Return a list-like array as one that `flatten` knows: a map as a list of its entries."""
+    if pa.types.is_map(array.type):
+        entry = pa.struct([array.type.key_field, array.type.item_field])
+        return array.view(pa.list_(pa.field("entries", entry, nullable=False)))
+    return array
+
+
 def _lengths(array: pa.Array) -> Int64s:
-    kind = array.type
-    if pa.types.is_fixed_size_list(kind):
-        return _valid(array).astype(np.int64) * kind.list_size
-    if pa.types.is_map(kind):
-        width, buffer = np.int32, array.buffers()[1]
-    elif pa.types.is_nested(kind):
-        width = np.int64 if pa.types.is_large_list(kind) else np.int32
-        buffer = array.buffers()[1]
-    else:
-        large = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
-        width, buffer = np.int64 if large else np.int32, array.buffers()[1]
-    if buffer is None or len(array) == 0:
-        return np.zeros(len(array), np.int64)
-    offsets = np.frombuffer(buffer, width)[array.offset : array.offset + len(array) + 1]
-    lengths: Int64s = np.diff(offsets.astype(np.int64)) * _valid(array)
+    """Return the length of each list, string or binary; 0 for null."""
+    count = pc.binary_length if _is_ragged(array.type) else pc.list_value_length
+    lengths: Int64s = count(array).cast(pa.int64()).fill_null(0).to_numpy()
     return lengths
 
 
-def _items(array: pa.Array) -> pa.Array:
-    """Return the child values of a list-like array, without those under nulls."""
-    kind = array.type
-    valid = array.drop_null()
-    if pa.types.is_map(kind):
-        entries = pa.struct([kind.key_field, kind.item_field])
-        as_list = pa.Array.from_buffers(
-            pa.list_(entries),
-            len(valid),
-            valid.buffers()[:2],
-            valid.null_count,
-            valid.offset,
-            [
-                pa.StructArray.from_arrays(
-                    [_whole(valid.keys, valid), _whole(valid.items, valid)],
-                    fields=[kind.key_field, kind.item_field],
-                )
-            ],
-        )
-        return as_list.flatten()
-    return valid.flatten()
+def _values(array: pa.Array) -> npt.NDArray[np.generic]:
+    """Return fixed-width values: zero under nulls, NaNs alike, a boolean as one byte."""
+    if pa.types.is_boolean(array.type):
+        flags: Bytes = array.fill_null(False).cast(pa.uint8()).to_numpy()
+        return flags
+    rows = fixed(array)
+    if array.null_count:
+        rows = np.where(_valid(array)[:, None] == 1, rows, np.uint8(0))
+    if not pa.types.is_floating(array.type):
+        return rows
+    floats = rows.view(_FLOATS[array.type.bit_width])
+    return np.where(np.isnan(floats), floats.dtype.type(np.nan), floats)
 
 
-def _whole(child: pa.Array, _parent: pa.Array) -> pa.Array:
-    return child
-
-
-def _ragged_bytes(array: pa.Array) -> memoryview | bytes:
-    """Return the concatenated bytes of a string or binary array without nulls."""
-    if len(array) == 0 or array.buffers()[2] is None:
-        return b""
-    large = array.type in (pa.large_string(), pa.large_binary())
-    offsets = np.frombuffer(array.buffers()[1], np.int64 if large else np.int32)
-    start, stop = offsets[array.offset], offsets[array.offset + len(array)]
-    return memoryview(array.buffers()[2])[int(start) : int(stop)]
-
-
-def _values(array: pa.Array) -> bytes:
-    """Return fixed-width values as little-endian bytes: nulls zero, NaNs alike."""
-    kind = array.type
-    if pa.types.is_boolean(kind):
-        filled: bytes = pc.fill_null(array, False).cast(pa.uint8()).to_numpy().tobytes()
-        return filled
-    width = kind.byte_width
-    raw = np.frombuffer(array.buffers()[1], np.uint8)
-    rows = raw[array.offset * width : (array.offset + len(array)) * width]
-    rows = rows.reshape(len(array), width).copy()
-    if pa.types.is_floating(kind):
-        floats = rows.view({2: np.float16, 4: np.float32, 8: np.float64}[width])
-        floats[np.isnan(floats)] = np.nan
-    rows[_valid(array) == 0] = 0
-    return rows.tobytes()
-
-
-def row_nbytes(batch: pa.RecordBatch) -> Int64s:
-    """Return the uncompressed Arrow bytes of each row: values, offsets and validity bytes."""
-    total = np.zeros(batch.num_rows, np.int64)
-    for array in batch.columns:
-        total += _array_nbytes(array)
-    return total
-
-
-def _array_nbytes(array: pa.Array) -> Int64s:
-    kind = array.type
+def _type_name(kind: pa.DataType) -> str:
+    """Return a type's name: without nullability, metadata, or names of list items."""
     if isinstance(kind, pa.BaseExtensionType):
-        return _array_nbytes(array.storage)
-    ones = np.ones(len(array), np.int64)
-    if pa.types.is_null(kind):
-        return ones
+        return f"{kind.extension_name}({_type_name(kind.storage_type)})"
     if pa.types.is_struct(kind):
-        return sum((_array_nbytes(child) for child in array.flatten()), ones)
-    if pa.types.is_nested(kind):
-        lengths = _lengths(array)
-        inner = np.concatenate([[0], np.cumsum(_array_nbytes(_items(array)))])
-        ends = np.cumsum(lengths)
-        nested: Int64s = inner[ends] - inner[ends - lengths] + 5
-        return nested
-    if _is_ragged(kind):
-        return _lengths(array) + 5
-    return ones * (1 if pa.types.is_boolean(kind) else kind.byte_width) + 1
+        fields = [(kind.field(i).name, kind.field(i).type) for i in range(kind.num_fields)]
+        return f"struct{[[name, _type_name(child)] for name, child in fields]}"
+    if pa.types.is_map(kind):
+        return f"map({_type_name(kind.key_type)}, {_type_name(kind.item_type)})"
+    if isinstance(kind, _LISTS):
+        large = "large_" if pa.types.is_large_list(kind) else ""
+        size = kind.list_size if pa.types.is_fixed_size_list(kind) else ""
+        return f"{large}list[{size}]({_type_name(kind.value_type)})"
+    if _is_ragged(kind) or pa.types.is_null(kind) or _is_fixed(kind):
+        return str(kind)
+    raise SchemaError(f"type {kind} cannot be stored", hint="Flatten or decode it first")

@@ -250,9 +250,9 @@ class GeodataConfig(Section):
             named.append(("tagging.unknown", self.tagging.unknown))
             named.append(("tagging.region.constant", self.tagging.region.constant))
             named.extend(("tagging.region.map", name) for name in self.tagging.region.map or ())
-        for where, name in named:
-            if name is not None and name not in self.regions:
-                raise ValueError(f"{where}: '{name}' is not one of the regions")
+        for where, region in named:
+            if region is not None and region not in self.regions:
+                raise ValueError(f"{where}: '{region}' is not one of the regions")
         return self
 
     def resolve(self, path: str | Path) -> Path:

@@ -86,11 +86,12 @@ def write_bytes(path: Path, data: bytes) -> None:
         temporary.write_bytes(data)
 
 
-def create_exclusive(path: Path, data: bytes) -> bool:
+def create_exclusive(path: Path, data: bytes, mode: int = 0o644) -> bool:
     """Create a file whole; return False, changing nothing, if `path` exists."""
     temporary = temporary_beside(path)
     try:
         with storing(path):
+            temporary.touch(mode)
             temporary.write_bytes(data)
             sync(temporary)
             point(f"link {path.name}")

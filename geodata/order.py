@@ -81,6 +81,16 @@ def hash64(*parts: str | int) -> np.uint64:
     return np.uint64(int.from_bytes(hashlib.sha256(data).digest()[:8], "little"))
 
 
+def hash_keys(keys: Sequence[str | None], *context: str | int) -> UInt64s:
+    """Return a stable 64-bit hash of each key under a context; a null key hashes as itself."""
+    salt = hashlib.sha256(json.dumps(context).encode()).digest()
+    data = b"".join(
+        hashlib.blake2b(("\0" if key is None else key).encode(), digest_size=8, key=salt).digest()
+        for key in keys
+    )
+    return np.frombuffer(data, "<u8").astype(np.uint64)
+
+
 def sample_ids(shard_id: str, rows: Int64s) -> Int64s:
     """Return stable non-negative ids of a shard's rows, for seeding per-sample randomness."""
     mixed = splitmix64(splitmix64(rows.astype(np.uint64)) ^ hash64("sample", shard_id))
@@ -123,7 +133,7 @@ class EpochOrder:
 
     @property
     def lane_slots(self) -> int:
-        """Return the slots of every lane in this epoch; a shorter lane ends with one of weight 0."""
+        """Return the slots of a lane in this epoch; a shorter lane ends with one of weight 0."""
         return -(-self.records // self.lanes)
 
     def slots(self, lanes: Sequence[int], start: int, stop: int) -> tuple[Int64s, Int64s]:

@@ -110,8 +110,10 @@ class Tag:
         unknown = set(data) - {field.name for field in fields(cls)}
         if unknown:
             raise ManifestError(f"unknown tag fields {sorted(unknown)}")
-        values: dict[str, Any] = dict(data)
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
+        }
+        return cls(**values)
 
     @property
     def digest(self) -> str:

@@ -20,13 +20,33 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from geodata.errors import ConfigError
+from geodata.errors import ConfigError, CorruptShard, FormatVersionError
 from geodata.schema import media_of
 
 FORMAT_VERSION = 1
+VERSION_KEY = "geodata.format_version"
+"""Under which every shard's metadata hold the version."""
 
 MEDIA_UNIT_BYTES = 1 << 20
 UNIT_BYTES = 4 << 20
+
+
+def stamped(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Return a shard's metadata with the format version that is written now."""
+    return {**metadata, VERSION_KEY: str(FORMAT_VERSION)}
+
+
+def check_version(stored: str | int | None, shard: str) -> None:
+    """Refuse a shard of a later format version, and one that has none."""
+    text = str(stored)
+    if not (text.isascii() and text.isdigit()):
+        raise CorruptShard("no shard of geodata", shard=shard)
+    if int(text) > FORMAT_VERSION:
+        raise FormatVersionError(
+            f"format version {int(text)} is newer than {FORMAT_VERSION}",
+            hint="Upgrade geodata-train to read it",
+            shard=shard,
+        )
 
 
 def unit_bytes_for(schema: pa.Schema) -> int:
@@ -64,6 +84,7 @@ class ShardReader(Protocol):
 
     schema: pa.Schema
     metadata: Mapping[str, str]
+    """What the shard was created with, and the format version under `VERSION_KEY`."""
     num_rows: int
     unit_slots: Sequence[int]
     """Rows per unit, fixed at birth."""
@@ -88,9 +109,19 @@ class Format(Protocol):
     """Of the file beside the shard that makes opening O(1); None where the shard needs none."""
 
     def create(
-        self, path: Path, schema: pa.Schema, *, unit_bytes: int, metadata: Mapping[str, str]
+        self,
+        path: Path,
+        schema: pa.Schema,
+        *,
+        unit_bytes: int,
+        metadata: Mapping[str, str],
+        unit_slots: Sequence[int] | None = None,
     ) -> ShardWriter:
-        """Start a shard; `metadata` (the tag, the format version) is stored inside it."""
+        """Start a shard; `metadata` (the tag, say) is stored inside it.
+
+        With `unit_slots` the units hold exactly these numbers of rows, whatever their bytes: an
+        erasure rewrites a shard so.
+        """
 
     def open(self, path: Path, index: Path | None = None) -> ShardReader:
         """Open a shard; CorruptShard if it is none, FormatVersionError if it is too new."""

@@ -4,25 +4,27 @@ Reading has two passes, so that the result never depends on the number of worker
 the corpus into runs that can be read on their own; `scan` visits a piece once and reports its rows
 and the types it saw; with the schema merged from all scans, `read` yields the piece's records as
 record batches. Pieces, scans and sources are small and travel between processes.
+
+Keys are `<source id>/<file name>` where a file is a record, `<source id>/<file name>#<row>` where
+it holds rows, counted from 1: lines of JSONL (blank ones too), records of CSV and Parquet. With a
+single file its name stands for the source id, and the id alone for both.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-
-@dataclass(frozen=True, slots=True)
-class SourceFile:
-    """A file of the corpus: its name below the source's root, its size and modification time."""
-
-    name: str
-    nbytes: int
-    mtime_ns: int
+from geodata.errors import ConfigError
+from geodata.sources.listing import Listing as Listing
+from geodata.sources.listing import SourceFile as SourceFile
+from geodata.sources.listing import list_files as list_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +59,17 @@ class Reject:
 class Scan:
     """What one visit of a piece found.
 
-    `rows` counts the candidates, rejected ones included. `columns` is the source's own account of
-    the types seen (plain data); `labels` maps a label column to the names seen.
+    `rows` counts the candidates, rejected ones included; `advance` is how far the piece moves
+    `first_row` for the file's next piece (lines, blank ones too, where rows are lines). `columns`
+    is the source's own account of the types seen; `labels` maps a label column to the names seen;
+    `file` is the piece's first file.
     """
 
     rows: int
+    advance: int
     columns: dict[str, Any] = field(default_factory=dict)
     labels: dict[str, set[str]] = field(default_factory=dict)
+    file: int = 0
 
 
 class Source(Protocol):
@@ -84,10 +90,12 @@ class Source(Protocol):
     def scan(self, piece: Piece) -> Scan:
         """Visit a piece once; never raises for a bad record."""
 
-    def merge(self, scans: Sequence[Scan]) -> pa.Schema:
+    def merge(self, scans: Sequence[Scan], *, first_wins: bool = False) -> pa.Schema:
         """Return the schema (without system columns) that holds every value of all scans.
 
-        Raises SchemaError naming both types, file and row where no lossless type exists.
+        `scans` are those of all pieces, in order. Where no lossless type exists: SchemaError naming
+        both types, file and row; or, when `first_wins`, the type seen first, and `read` rejects the
+        records that do not fit it.
         """
 
     def read(
@@ -100,15 +108,107 @@ class Source(Protocol):
     ) -> Iterator[pa.RecordBatch]:
         """Yield the piece's records with `__key__`, fitted to the dataset's `schema`.
 
-        `first_row` is how many rows of the piece's first file precede it. Every candidate is
-        yielded or rejected. Batches hold at most about 8 MiB.
+        `first_row` is how many row numbers of the piece's first file precede it (`first_rows`).
+        Every candidate is yielded or rejected. Batches hold at most about 8 MiB.
         """
+
+
+def first_rows(scans: Sequence[Scan]) -> list[int]:
+    """Return `first_row` for each piece, from the scans of all pieces in order."""
+    used: Counter[int] = Counter()
+    firsts = []
+    for scan in scans:
+        firsts.append(used[scan.file])
+        used[scan.file] += scan.advance
+    return firsts
 
 
 KINDS = {
     "jsonl": "geodata.sources.jsonl:JsonLines",
-    "csv": "geodata.sources.tables:Csv",
-    "parquet": "geodata.sources.tables:ParquetFiles",
+    "csv": "geodata.sources.delimited:Csv",
+    "parquet": "geodata.sources.parquet:ParquetFiles",
     "text": "geodata.sources.text:TextTree",
     "images": "geodata.sources.folders:ImageFolder",
 }
+
+SUFFIXES = {
+    "jsonl": frozenset({".jsonl", ".ndjson", ".json"}),
+    "csv": frozenset({".csv", ".tsv"}),
+    "parquet": frozenset({".parquet", ".pq"}),
+    "text": frozenset({".txt", ".text", ".md", ".rst", ""}),
+    "images": frozenset({".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff"}),
+}
+
+_CHOICES = f"Say what it is with --kind {' | '.join(KINDS)}"
+
+
+def open_source(path: Path, *, kind: str | None = None, source_id: str | None = None) -> Source:
+    """Return the corpus at `path`, loading the packages of its kind now.
+
+    Without `kind` it is recognised; text by choice takes files of every suffix, and a single file
+    is what `kind` says. Raises ConfigError where there is nothing of that kind.
+    """
+    listing = list_files(path)
+    chosen = kind or _kind_of(listing)
+    if chosen not in KINDS:
+        raise ConfigError(f"no kind of source '{chosen}'", hint=f"Known: {', '.join(KINDS)}")
+    if not listing.single and kind != "text":
+        listing = listing.only(SUFFIXES[chosen])
+        if not listing.files:
+            raise ConfigError(
+                f"the folder holds no {chosen} ({_counts(list_files(path))})",
+                file=str(path),
+                hint=_CHOICES,
+            )
+    module, _, attribute = KINDS[chosen].partition(":")
+    made: Source = getattr(import_module(module), attribute)(listing, _checked_id(path, source_id))
+    return made
+
+
+def recognise(path: Path) -> str:
+    """Return the kind of the corpus at `path`: by suffix, or by that of nearly all its files.
+
+    Raises ConfigError listing the files by suffix where no kind clearly holds them.
+    """
+    return _kind_of(list_files(path))
+
+
+def _kind_of(listing: Listing) -> str:
+    found: Counter[str] = Counter()
+    for suffix, count in listing.suffixes().items():
+        for kind, known in SUFFIXES.items():
+            if suffix in known and not (listing.single and suffix == ""):
+                found[kind] += count
+    for kind, count in found.most_common(1):
+        if count * 2 > len(listing.files) and count * 10 >= found.total() * 9:
+            return kind
+    where = str(listing.root)
+    raise ConfigError(
+        f"cannot tell the kind of corpus: {_counts(listing)}", file=where, hint=_CHOICES
+    )
+
+
+def _counts(listing: Listing) -> str:
+    return ", ".join(
+        f"{n} {suffix or 'without suffix'}" for suffix, n in listing.suffixes().most_common()
+    )
+
+
+def _checked_id(path: Path, source_id: str | None) -> str:
+    """Return the chosen id, or the name of the file or folder at `path`."""
+    chosen = path.absolute().name if source_id is None else source_id
+    if not chosen or "/" in chosen or chosen in (".", "..") or not _is_utf8(chosen):
+        raise ConfigError(
+            "the source needs an id: a name without slashes, in UTF-8",
+            file=str(path),
+            hint="Choose one with --source-id",
+        )
+    return chosen
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,201 @@
+"""Opens a dataset's index and lists, computes what a region may see, and commits versions."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from geodata.audit import AuditLog
+from geodata.config import GeodataConfig
+from geodata.errors import CommitConflict, ConfigError, ManifestError
+from geodata.manifest import (
+    METADATA_DIR,
+    Index,
+    ListRef,
+    RegionEntry,
+    Shard,
+    Units,
+    Version,
+    list_bytes,
+    parse_list,
+    totals,
+)
+from geodata.policy import Gate, HomePolicy, Movement
+from geodata.stores import Access, GatedStore, open_store
+from geodata.tags import METADATA, STAGING, Tag
+
+
+def make_access(audit: Path, here: str, purpose: str) -> Access:
+    """Return the access of a process in region `here` whose decisions are logged in `audit`."""
+    return Access(Gate(HomePolicy(), AuditLog(audit)), here, purpose)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a dataset lies, which version is meant, and the config that speaks of it, if any."""
+
+    root: str
+    version: Version | None
+    config: GeodataConfig | None
+
+    @property
+    def audit(self) -> Path:
+        """Return the folder of the audit log: the config's, else one beside the dataset."""
+        if self.config is not None:
+            return self.config.resolve(self.config.audit.dir)
+        return Path(self.root) / "audit"
+
+    def here(self) -> str:
+        """Return the region the process stands in; it is configured, never guessed."""
+        if self.config is None or self.config.here is None:
+            raise ConfigError(
+                "which region this machine stands in is not known",
+                hint="Set here: in geodata.yaml, or GEODATA_REGION",
+            )
+        return self.config.here
+
+
+def locate(reference: str, config: GeodataConfig | None) -> Place:
+    """Return the place that NAME[@VERSION] (with a config) or PATH[@VERSION] means."""
+    name, _, version = reference.partition("@")
+    pinned = Version.parse(version) if version and version != "latest" else None
+    if config is not None and config.dataset is not None and config.dataset.name == name:
+        return Place(str(config.resolve(config.dataset.root)), pinned, config)
+    if (Path(name) / METADATA_DIR).is_dir():
+        return Place(str(Path(name).absolute()), pinned, config)
+    known = f" (the config names '{config.dataset.name}')" if config and config.dataset else ""
+    raise ConfigError(f"no dataset '{name}'{known}", hint="Give its folder, or its name")
+
+
+class Catalog:
+    """The versions of the dataset at a root."""
+
+    def __init__(self, root: str, access: Access):
+        self.root = root
+        self.access = access
+        self._index_store = open_store(root, region=access.here, access=access)
+
+    @classmethod
+    def at(cls, place: Place, purpose: str) -> Catalog:
+        """Open a place as its data ask: staging in its own region, else from `here`."""
+        probe = cls(place.root, make_access(place.audit, STAGING, purpose))
+        if set(probe.index(place.version).regions) == {STAGING}:
+            return probe
+        return cls(place.root, make_access(place.audit, place.here(), purpose))
+
+    def versions(self) -> list[Version]:
+        """Return all versions and revisions, oldest first."""
+        found = []
+        for info in self._index_store.list(f"{METADATA_DIR}/v"):
+            name = info.key.removeprefix(f"{METADATA_DIR}/").removesuffix(".json")
+            if "/" not in name and info.key.endswith(".json"):
+                found.append(Version.parse(name))
+        return sorted(found)
+
+    def index(self, version: Version | None = None) -> Index:
+        """Return the index of a version at its newest revision; of the newest version if None."""
+        known = self.versions()
+        if not known:
+            raise ManifestError("no version has been committed", file=self.root)
+        number = version.number if version else known[-1].number
+        matching = [v for v in known if v.number == number]
+        if version and version.revision:
+            matching = [v for v in matching if v == version]
+        if not matching:
+            listed = ", ".join(map(str, known[-5:]))
+            raise ConfigError(f"no version {version}", file=self.root, hint=f"There are {listed}")
+        key = matching[-1].key
+        return Index.from_bytes(self._index_store.read(key, METADATA), key)
+
+    def store(self, index: Index, region: str) -> GatedStore:
+        """Return the store that holds a region's bytes."""
+        root = index.regions[region].root
+        return open_store(self.root if root == "." else root, region=region, access=self.access)
+
+    def shards(self, index: Index, region: str) -> list[Shard]:
+        """Return a region's shards; ManifestError if the list is not the one committed."""
+        ref = index.regions[region].listing
+        data = self.store(index, region).read(ref.path, METADATA)
+        if hashlib.sha256(data).hexdigest() != ref.sha256:
+            raise ManifestError("the shard list does not match its digest", file=ref.path)
+        return parse_list(data)
+
+    def units(self, index: Index, region: str, shard: Shard) -> Units:
+        """Return a shard's sidecar; ManifestError if it does not match its digest."""
+        ref = shard.files["units"]
+        data = self.store(index, region).read(ref.path, METADATA)
+        if hashlib.sha256(data).hexdigest() != ref.sha256:
+            raise ManifestError("the sidecar does not match its digest", file=ref.path)
+        return Units.from_bytes(data, ref.path)
+
+    def commit(
+        self, draft: Index, shards: Mapping[str, Iterable[Shard]], roots: Mapping[str, str]
+    ) -> Index:
+        """Write the lists, then create the next version from `draft` with one exclusive create.
+
+        If a concurrent commit of the same plan won, its index is returned; CommitConflict if
+        another plan won.
+        """
+        regions = {
+            region: self._write_list(region, roots.get(region, "."), list(found))
+            for region, found in sorted(shards.items())
+        }
+        known = self.versions()
+        parent = known[-1] if known else None
+        version = Version(parent.number + 1 if parent else 1)
+        index = draft.model_copy(
+            update={
+                "version": str(version),
+                "parent": str(parent) if parent else None,
+                "regions": regions,
+            }
+        )
+        if self._index_store.create(version.key, index.to_bytes(), METADATA):
+            return index
+        winner = self.index(version)
+        if winner.plan_digest == draft.plan_digest:
+            return winner
+        raise CommitConflict(
+            f"another writer committed {version} first",
+            file=self.root,
+            hint="Run the same command again to commit on top of it",
+        )
+
+    def _write_list(self, region: str, root: str, shards: list[Shard]) -> RegionEntry:
+        data = list_bytes(shards)
+        digest = hashlib.sha256(data).hexdigest()
+        key = f"{METADATA_DIR}/lists/region={region}/{digest}.jsonl"
+        store = open_store(self.root if root == "." else root, region=region, access=self.access)
+        store.write(key, data, METADATA)
+        ref = ListRef(path=key, sha256=digest, nbytes=len(data))
+        return totals(root, ref, shards)
+
+
+@dataclass(frozen=True, slots=True)
+class Visible:
+    """What a region may read of a version: shards by home region, and what it may not."""
+
+    shards: list[tuple[str, Shard]]
+    denied: list[tuple[str, Shard, str]]
+
+
+def visible_set(catalog: Catalog, index: Index, region: str, purpose: str) -> Visible:
+    """Return the shards that policy lets `region` read, and the denied ones with their rule."""
+    allowed, denied = [], []
+    for home in sorted(index.regions):
+        for shard in catalog.shards(index, home):
+            decision = catalog.access.gate.decide(
+                Movement("read", shard.tag, home, region, purpose, shard.shard_id)
+            )
+            if decision.allowed:
+                allowed.append((home, shard))
+            else:
+                denied.append((home, shard, decision.rule))
+    return Visible(allowed, denied)
+
+
+def tag_of_file(shard: Shard, name: str) -> Tag:
+    """Return the tag that a shard's file carries: sidecars hold no keys and may travel."""
+    return METADATA if name == "units" else shard.tag

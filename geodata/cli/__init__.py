@@ -1,0 +1,72 @@
+"""The `geodata` command: parse, load the config, call one job, print.
+
+Heavy packages are imported by the jobs, never by the command line itself, so that help is instant.
+Results go to stdout (`--json`: one object at the end), everything else to stderr.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+import click
+
+from geodata import __version__
+from geodata.cli import commands
+from geodata.errors import INTERRUPTED, GeodataError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="geodata")
+@click.option("-v", "--verbose", count=True, help="Say more; twice for everything.")
+@click.option("--log-json", is_flag=True, help="Log as JSON lines.")
+def cli(verbose: int, log_json: bool) -> None:
+    """Convert raw corpora, partition them by region under policy, and look after the result."""
+    _configure_logging(verbose, log_json)
+
+
+for command in commands.ALL:
+    cli.add_command(command)
+
+
+def _configure_logging(verbose: int, log_json: bool) -> None:
+    level = [logging.WARNING, logging.INFO, logging.DEBUG][min(verbose, 2)]
+    template = "%(levelname)s %(name)s: %(message)s"
+    if log_json:
+        template = '{"level":"%(levelname)s","logger":"%(name)s","message":"%(message)s"}'
+    logging.basicConfig(level=level, format=template, stream=sys.stderr)
+
+
+def _install_fault() -> None:
+    """Let a test end this process at its n-th durable step (GEODATA_FAULT=kill:n)."""
+    kind, _, count = os.environ.get("GEODATA_FAULT", "").partition(":")
+    if kind == "kill" and count.isdecimal():
+        from geodata.durable import kill_at
+
+        kill_at(int(count))
+
+
+def main() -> None:
+    """Run the command line and exit with its code."""
+    _install_fault()
+    try:
+        cli.main(prog_name="geodata", standalone_mode=False)
+        code = 0
+    except GeodataError as error:
+        code = commands.fail(error, "--json" in sys.argv)
+    except click.exceptions.Exit as stop:
+        code = stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = 2
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("\ninterrupted; run the same command again to go on", err=True)
+        code = INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except OSError as error:
+        click.echo(f"error: {error}", err=True)
+        code = 4
+    sys.exit(code)

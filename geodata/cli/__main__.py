@@ -1,0 +1,6 @@
+"""`python -m geodata.cli`."""
+
+from geodata.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,353 @@
+"""The commands, one thin function each."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from geodata.cli.output import Bar, emit, size, table
+from geodata.errors import ConfigError, GeodataError
+
+if TYPE_CHECKING:
+    from geodata.config import GeodataConfig
+    from geodata.jobs.convert import ConvertReport
+    from geodata.jobs.inspect import InspectReport
+    from geodata.jobs.shard import ShardReport
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+FORMATS = click.Choice(["parquet", "webdataset"])
+KINDS = click.Choice(["jsonl", "csv", "parquet", "text", "images"])
+
+
+def _json(function: Function) -> Function:
+    return click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")(
+        function
+    )
+
+
+def _config(function: Function) -> Function:
+    return click.option(
+        "--config",
+        "config_path",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Default: geodata.yaml here, if there is one.",
+    )(function)
+
+
+def _workers(function: Function) -> Function:
+    return click.option(
+        "--workers", type=click.IntRange(1), metavar="N", help="Processes; default: the cores."
+    )(function)
+
+
+def load(path: Path | None) -> GeodataConfig:
+    """Return the config of a command; GEODATA_REGION overrides `here`."""
+    from geodata.config import DEFAULT_FILE, load_config
+
+    region = os.environ.get("GEODATA_REGION")
+    overrides = [f"here={region}"] if region else []
+    return load_config(path or Path(DEFAULT_FILE), overrides)
+
+
+def load_if_any(path: Path | None) -> GeodataConfig | None:
+    """Return the config of a command that can do without one."""
+    from geodata.config import DEFAULT_FILE
+
+    return load(path) if path is not None or Path(DEFAULT_FILE).exists() else None
+
+
+def parse_bytes(text: str) -> int:
+    """Return the bytes of a size argument."""
+    from geodata.config import parse_size
+
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def fail(error: GeodataError, as_json: bool) -> int:
+    """Show an error in one line and return its exit code."""
+    if as_json:
+        click.echo(json.dumps(error.to_json(), ensure_ascii=False))
+    click.echo(f"error: {error}", err=True)
+    return error.exit_code
+
+
+@click.command()
+@click.argument("source", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), default="geodata.yaml", show_default=True)
+@click.option("--kind", type=KINDS, help="What the source is; default: recognised.")
+@_json
+def init(source: Path, out: Path, kind: str | None, as_json: bool) -> None:
+    """Look at a raw corpus and write a commented config to start from."""
+    from geodata.jobs.init import init as run
+
+    report = run(source, out, kind=kind)
+    emit(report, as_json, f"{report.summary}\nwrote {report.config}; edit it, then:\n{report.next}")
+
+
+@click.command()
+@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("dest", type=click.Path(path_type=Path))
+@click.option("--format", type=FORMATS, default="parquet", show_default=True)
+@click.option("--kind", type=KINDS, help="What the source is; default: recognised.")
+@click.option("--source-id", metavar="NAME", help="Starts every key; default: the source's name.")
+@click.option(
+    "--on-error",
+    type=click.Choice(["fail", "skip", "quarantine"]),
+    default="fail",
+    show_default=True,
+    help="What becomes of a bad record.",
+)
+@click.option("--max-errors", type=click.IntRange(0), metavar="N", help="End after more than N.")
+@click.option("--shard-size", default="64MiB", show_default=True, metavar="SIZE")
+@click.option("--restart", is_flag=True, help="Forget an unfinished conversion and start over.")
+@_workers
+@_json
+def convert(
+    source: Path,
+    dest: Path,
+    format: str,
+    kind: str | None,
+    source_id: str | None,
+    on_error: Any,
+    max_errors: int | None,
+    shard_size: str,
+    restart: bool,
+    workers: int | None,
+    as_json: bool,
+) -> None:
+    """Convert the raw corpus SOURCE into a staging dataset at DEST.
+
+    Run again after an interruption, it goes on where it stopped.
+    """
+    from geodata.jobs.convert import convert as run
+
+    report = run(
+        source,
+        dest,
+        format=format,
+        kind=kind,
+        source_id=source_id,
+        on_error=on_error,
+        max_errors=max_errors,
+        shard_size=parse_bytes(shard_size),
+        workers=workers,
+        restart=restart,
+        progress=Bar(),
+    )
+    emit(report, as_json, _converted(report))
+
+
+def _converted(report: ConvertReport) -> str:
+    fields = ", ".join(f["name"] for f in report.schema if not f["name"].startswith("__"))
+    rate = f"{report.records_in / report.seconds:,.0f}/s" if report.seconds else ""
+    shards = f"{report.shards} shard" + "s" * (report.shards != 1)
+    rejected = f" + {report.rejected:,} rejected" if report.rejected else ""
+    lines = [
+        f"{Path(report.source).name} · {report.kind} · {report.records_in:,} records · {fields}",
+        f"{rate} · {size(report.bytes_in)} → {size(report.bytes_out)} · {shards}",
+        f"{report.records_in:,} in = {report.records_out:,} out{rejected} → {report.dest} "
+        f"{report.version} (staging: unclassified, cannot be pushed)",
+    ]
+    if report.unchanged:
+        lines[1] = f"nothing to do: {report.version} holds this source as it is"
+    lines += [f"  rejected {count:,}: {reason}" for reason, count in report.reasons.items()]
+    if report.quarantine:
+        lines.append(f"  set aside in {report.quarantine}")
+    if report.ignored:
+        kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in report.ignored.items())
+        lines.append(f"  ignored files: {kinds}")
+    return "\n".join(lines)
+
+
+@click.command()
+@click.argument("source")
+@click.argument("dest", required=False)
+@click.option("--format", type=FORMATS, help="Default: the source's.")
+@click.option("--shard-size", default="256MiB", show_default=True, metavar="SIZE")
+@click.option("--seed", default=0, show_default=True, help="Of the shuffle at write time.")
+@click.option("--dry-run", is_flag=True, help="Say what would be written.")
+@_config
+@_workers
+@_json
+def shard(
+    source: str,
+    dest: str | None,
+    format: str | None,
+    shard_size: str,
+    seed: int,
+    dry_run: bool,
+    config_path: Path | None,
+    workers: int | None,
+    as_json: bool,
+) -> None:
+    """Partition the staging dataset SOURCE by region and tag into DEST (default: dataset.root)."""
+    from geodata.jobs.shard import shard as run
+
+    config = load(config_path)
+    report = run(
+        source,
+        dest,
+        config=config,
+        format=format,
+        shard_size=parse_bytes(shard_size),
+        seed=seed,
+        workers=workers,
+        dry_run=dry_run,
+        progress=Bar(),
+    )
+    emit(report, as_json, _sharded(report))
+
+
+def _sharded(report: ShardReport) -> str:
+    rows = [
+        (
+            name,
+            t.records,
+            size(t.bytes),
+            t.shards,
+            t.personal,
+            f"({t.unknown:,} unknown, kept here)" if t.unknown else "",
+        )
+        for name, t in report.regions.items()
+    ]
+    text = table(["region", "records", "bytes", "shards", "personal", ""], rows)
+    if report.dry_run:
+        return f"{text}\nnothing was written (bytes are those before compression)"
+    done = "is committed already" if report.unchanged else "committed"
+    return f"{text}\n{report.dataset} {report.version} {done} → {report.dest}"
+
+
+@click.command()
+@click.argument("dataset")
+@click.option("--head", type=click.IntRange(0), default=0, metavar="N", help="Show N records.")
+@_config
+@_json
+def inspect(dataset: str, head: int, config_path: Path | None, as_json: bool) -> None:
+    """Show what DATASET[@VERSION] holds: schema, versions, regions, tags, first records."""
+    from geodata.jobs.inspect import inspect as run
+
+    report = run(dataset, config=load_if_any(config_path), head=head)
+    emit(report, as_json, _inspected(report))
+
+
+def _inspected(report: InspectReport) -> str:
+    lines = [
+        f"{report.dataset} {report.version} · {report.format} · {report.records:,} records · "
+        f"{size(report.bytes)} · {report.created_at} · versions {', '.join(report.versions)}",
+        "",
+        table(
+            ["column", "type", ""],
+            [
+                (f["name"], f["type"], " ".join(k for k in ("media", "label", "tensor") if k in f))
+                for f in report.schema
+            ],
+        ),
+        "",
+    ]
+    rows = [
+        (
+            name,
+            t["tag"].get("data_category", t["tag"]["kind"]),
+            t["tag"].get("legal_basis", ""),
+            t["tag"].get("retention_until", ""),
+            t["records"],
+            size(t["bytes"]),
+            t["shards"],
+        )
+        for name, region in report.regions.items()
+        for t in region["tags"]
+    ]
+    head = ["region", "category", "basis", "keep until", "records", "bytes", "shards"]
+    lines.append(table(head, rows))
+    for name, values in report.labels.items():
+        shown = ", ".join(values[:8]) + (", …" if len(values) > 8 else "")
+        lines.append(f"\nlabels of {name}: {len(values)} ({shown})")
+    for row in report.head:
+        lines.append("\n" + "\n".join(f"{name}: {value}" for name, value in row.items()))
+    return "\n".join(lines)
+
+
+@click.command()
+@click.argument("dataset")
+@_config
+@_workers
+@_json
+def verify(dataset: str, config_path: Path | None, workers: int | None, as_json: bool) -> None:
+    """Check every digest, count and index of DATASET[@VERSION]; exit 1 if anything is wrong."""
+    from geodata.jobs.verify import verify as run
+
+    report = run(dataset, config=load_if_any(config_path), workers=workers, progress=Bar())
+    lines = [f"{p['shard']}: {p['problem']}" for p in report.problems]
+    verdict = "every digest matches" if report.ok else f"{len(lines)} problems"
+    lines.append(f"{report.shards} shards · {report.records:,} records · {verdict}")
+    emit(report, as_json, "\n".join(lines))
+    if not report.ok:
+        raise click.exceptions.Exit(1)
+
+
+@click.command()
+@click.argument("dataset")
+@click.option("--files", is_flag=True, help="Only the files, one a line, for foreign engines.")
+@_config
+@_json
+def ls(dataset: str, files: bool, config_path: Path | None, as_json: bool) -> None:
+    """List the shards of DATASET[@VERSION]."""
+    from geodata.jobs.ls import list_files
+
+    listing = list_files(dataset, config=load_if_any(config_path))
+    text = "\n".join(s.file for s in listing.shards)
+    if not files:
+        rows = [(s.region, s.shard, s.category, s.records, size(s.bytes)) for s in listing.shards]
+        text = table(["region", "shard", "category", "records", "bytes"], rows)
+    emit(listing, as_json, text)
+
+
+@click.group()
+def config() -> None:
+    """Check the config, or print its JSON Schema for editors."""
+
+
+@config.command()
+@_config
+@_json
+def check(config_path: Path | None, as_json: bool) -> None:
+    """Validate the config and show what it resolves to."""
+    found = load(config_path)
+    data = found.model_dump(mode="json", by_alias=True, exclude_none=True)
+    if as_json:
+        click.echo(json.dumps({"schema_version": 1, "ok": True, "config": data}))
+    else:
+        click.echo(f"ok: {len(found.regions)} regions, here is {found.here or 'not set'}")
+
+
+@config.command()
+def schema() -> None:
+    """Print the JSON Schema of the config file."""
+    from geodata.config import GeodataConfig
+
+    click.echo(json.dumps(GeodataConfig.model_json_schema(by_alias=True), indent=1))
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script of SHELL, such as: eval "$(geodata completion bash)"."""
+    from click.shell_completion import get_completion_class
+
+    made = get_completion_class(shell)
+    root = click.get_current_context().find_root().command
+    if made is not None:
+        click.echo(made(root, {}, "geodata", "_GEODATA_COMPLETE").source())
+
+
+ALL = [init, convert, shard, inspect, verify, ls, config, completion]

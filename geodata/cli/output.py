@@ -1,0 +1,75 @@
+"""How results are shown: sizes, tables, a progress bar."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+
+class Bar:
+    """A progress bar on stderr, with rate and time left."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+
+    def start(self, what: str, total: int, unit: str) -> None:
+        """Begin a phase of `total` units."""
+        from tqdm import tqdm
+
+        self._bar = tqdm(
+            desc=what,
+            total=total,
+            unit=f" {unit}" if unit != "B" else "B",
+            unit_scale=unit == "B",
+            unit_divisor=1024,
+            leave=False,
+            dynamic_ncols=True,
+            disable=None,
+        )
+
+    def advance(self, count: int) -> None:
+        """Count finished units."""
+        self._bar.update(count)
+
+    def finish(self) -> None:
+        """End the phase."""
+        self._bar.close()
+
+
+def size(nbytes: float) -> str:
+    """Return bytes for people: 21 MB."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if nbytes < 999.5 or unit == "TB":
+            return (
+                f"{nbytes:.0f} {unit}" if nbytes >= 9.95 or unit == "B" else f"{nbytes:.1f} {unit}"
+            )
+        nbytes /= 1000
+    raise AssertionError
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Return aligned columns; numbers stand right, with thousands marked."""
+    cells = [[f"{c:,}" if isinstance(c, int) else str(c) for c in row] for row in rows]
+    widths = [max(len(row[i]) for row in [list(head), *cells]) for i in range(len(head))]
+    right = [
+        all(isinstance(row[i], int) or _is_size(row[i]) for row in rows) for i in range(len(head))
+    ]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(row, widths, right, strict=True)
+        ).rstrip()
+        for row in [list(head), *cells]
+    )
+
+
+def _is_size(cell: Any) -> bool:
+    return isinstance(cell, str) and cell[:1].isdigit() and cell.endswith("B")
+
+
+def emit(report: Any, as_json: bool, text: str) -> None:
+    """Print a report: its JSON object, or the text for people."""
+    click.echo(json.dumps(report.to_json(), ensure_ascii=False) if as_json else text)

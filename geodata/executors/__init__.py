@@ -1,0 +1,5 @@
+"""Map tasks over processes."""
+
+from geodata.executors.base import Executor, get_executor
+
+__all__ = ["Executor", "get_executor"]

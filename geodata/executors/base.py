@@ -1,0 +1,39 @@
+"""What runs tasks, and the registry of executors.
+
+A task is a picklable function of one picklable argument. Results come as they are finished, each
+with its number, so that a job can store them and show progress; a job never depends on their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from typing import Protocol, TypeVar
+
+from geodata.errors import ConfigError
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+class Executor(Protocol):
+    """Runs a function over tasks."""
+
+    workers: int
+
+    def run(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task]
+    ) -> Iterator[tuple[int, Result]]:
+        """Yield (task number, result) as they finish; the first error ends the run."""
+
+
+EXECUTORS = {"local": "geodata.executors.local:LocalExecutor"}
+
+
+def get_executor(name: str, workers: int | None = None) -> Executor:
+    """Return the executor of that name with so many workers (None: what it finds)."""
+    if name not in EXECUTORS:
+        raise ConfigError(f"no executor '{name}'", hint=f"Known: {', '.join(EXECUTORS)}")
+    module, _, attribute = EXECUTORS[name].partition(":")
+    made: Executor = getattr(import_module(module), attribute)(workers)
+    return made

@@ -1,0 +1,147 @@
+"""What jobs share: a folder that lets a killed job go on, progress, and the registry of jobs.
+
+A job has a plan, made once and stored, and numbered tasks whose results are stored as they finish.
+The plan fixes every boundary, so the outcome does not depend on workers, kills or reruns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from geodata.durable import point, storing, write_bytes
+from geodata.errors import StoreError
+from geodata.executors import Executor
+
+JOBS_DIR = ".jobs"
+SCHEMA_VERSION = 1
+"""Of the `--json` output of every command."""
+
+Task = TypeVar("Task")
+
+
+class Progress(Protocol):
+    """Told how a job advances."""
+
+    def start(self, what: str, total: int, unit: str) -> None:
+        """Begin a phase of `total` units."""
+
+    def advance(self, count: int) -> None:
+        """Count finished units."""
+
+    def finish(self) -> None:
+        """End the phase."""
+
+
+class Silent:
+    """Progress that is not shown."""
+
+    def start(self, what: str, total: int, unit: str) -> None:
+        """Begin a phase."""
+
+    def advance(self, count: int) -> None:
+        """Count finished units."""
+
+    def finish(self) -> None:
+        """End the phase."""
+
+
+def digest_of(value: Any) -> str:
+    """Return the SHA-256 of a value's canonical JSON."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class JobFolder:
+    """Plan and results of one job, at ROOT/.jobs/NAME; held by one process at a time."""
+
+    def __init__(self, root: Path, name: str):
+        self.path = root / JOBS_DIR / name
+        self.work = self.path / "work"
+        self._lock = -1
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the job while the body runs; StoreError if another process has it."""
+        with storing(self.path):
+            self._take()
+        try:
+            yield
+        finally:
+            os.close(self._lock)
+
+    def _take(self) -> None:
+        while True:
+            self.path.mkdir(parents=True, exist_ok=True)
+            try:
+                descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+            except FileNotFoundError:  # the folder went between the two calls
+                continue
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                os.close(descriptor)
+                raise StoreError(
+                    "the same job is running in another process",
+                    file=str(self.path),
+                    hint="Wait for it, or stop it",
+                ) from error
+            if os.fstat(descriptor).st_nlink:
+                self._lock = descriptor
+                return
+            os.close(descriptor)
+
+    def load(self, name: str) -> dict[str, Any] | None:
+        """Return a stored JSON object, or None."""
+        try:
+            found: dict[str, Any] = json.loads((self.path / f"{name}.json").read_bytes())
+        except FileNotFoundError:
+            return None
+        return found
+
+    def save(self, name: str, value: Mapping[str, Any]) -> None:
+        """Store a JSON object."""
+        write_bytes(self.path / f"{name}.json", json.dumps(value).encode())
+
+    def clear(self) -> None:
+        """Remove plan and results, keeping the hold: the job starts afresh."""
+        for path in self.path.glob("*.json"):
+            path.unlink()
+        self.clear_work()
+
+    def clear_work(self) -> None:
+        """Remove unfinished shards of an earlier run."""
+        shutil.rmtree(self.work, ignore_errors=True)
+
+    def remove(self) -> None:
+        """Remove the job: it is done, or will start afresh."""
+        point("remove job")
+        shutil.rmtree(self.path, ignore_errors=True)
+        point("removed job")
+
+    def run(
+        self,
+        stage: str,
+        executor: Executor,
+        function: Callable[[Task], dict[str, Any]],
+        tasks: Sequence[Task],
+        done: Callable[[dict[str, Any]], None],
+    ) -> list[dict[str, Any]]:
+        """Run the tasks whose results are not stored yet; return all results, in order."""
+        results = [self.load(f"{stage}-{number:06}") for number in range(len(tasks))]
+        missing = [number for number, result in enumerate(results) if result is None]
+        for result in results:
+            if result is not None:
+                done(result)
+        for index, result in executor.run(function, [tasks[number] for number in missing]):
+            self.save(f"{stage}-{missing[index]:06}", result)
+            results[missing[index]] = result
+            done(result)
+        return [result for result in results if result is not None]

@@ -1,0 +1,400 @@
+"""Raw corpus → a staging dataset: plan, write, commit.
+
+The plan lists the source, finds the schema, and cuts the corpus into tasks, each of which owns
+whole shards. A record is written, or rejected with its reason: nothing is lost silently.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import geodata
+from geodata import schema as schemas
+from geodata.catalog import Catalog, make_access
+from geodata.durable import write_bytes
+from geodata.errors import ConfigError, GeodataError, TooManyBadRecords
+from geodata.executors import Executor, get_executor
+from geodata.formats import FORMATS, get_format
+from geodata.jobs.base import SCHEMA_VERSION, JobFolder, Progress, Silent, digest_of
+from geodata.manifest import Index, Shard
+from geodata.partition import ShardCutter
+from geodata.sources.base import Piece, Reject, Scan, Source, open_source
+from geodata.stores import open_store
+from geodata.tags import STAGING, UNCLASSIFIED
+
+OnError = Literal["fail", "skip", "quarantine"]
+
+PIECE_BYTES = 8 << 20
+SHARD_BYTES = 64 << 20
+ALGORITHM = "convert-1"
+
+
+@dataclass(slots=True)
+class ConvertReport:
+    """What a conversion did; records_in = records_out + rejected."""
+
+    source: str
+    kind: str
+    dest: str
+    version: str
+    records_in: int
+    records_out: int
+    rejected: int
+    shards: int
+    bytes_in: int
+    bytes_out: int
+    seconds: float
+    schema: list[dict[str, Any]]
+    reasons: dict[str, int] = field(default_factory=dict)
+    ignored: dict[str, int] = field(default_factory=dict)
+    quarantine: str | None = None
+    unchanged: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as plain JSON."""
+        return {"schema_version": SCHEMA_VERSION, **asdict(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What one worker needs to write its shards."""
+
+    number: int
+    source: Source
+    pieces: tuple[tuple[Piece, int], ...]
+    schema: dict[str, Any]
+    labels: dict[str, list[str]]
+    form: str
+    shard_bytes: int
+    on_error: OnError
+    dest: str
+    work: str
+    quarantine: str
+
+
+def convert(
+    source: str | Path,
+    dest: str | Path,
+    *,
+    format: str = "parquet",
+    kind: str | None = None,
+    source_id: str | None = None,
+    on_error: OnError = "fail",
+    max_errors: int | None = None,
+    shard_size: int = SHARD_BYTES,
+    workers: int | None = None,
+    restart: bool = False,
+    progress: Progress | None = None,
+) -> ConvertReport:
+    """Convert the raw corpus at `source` into a staging dataset at `dest`.
+
+    A rerun goes on where an earlier run stopped; if nothing changed it does nothing. With
+    `on_error="fail"` the first bad record ends the job; else at most `max_errors` are set aside
+    (None: any number). Raises SchemaError, TooManyBadRecords, ConfigError, StoreError.
+    """
+    began = time.monotonic()
+    if format not in FORMATS:
+        raise ConfigError(f"no format '{format}'", hint=f"Known: {', '.join(FORMATS)}")
+    root = Path(dest).absolute()
+    opened = open_source(Path(source), kind=kind, source_id=source_id)
+    options = {
+        "source": str(Path(source).absolute()),
+        "kind": opened.kind,
+        "source_id": opened.source_id,
+        "format": format,
+        "on_error": on_error,
+        "shard_size": shard_size,
+        "algorithm": ALGORITHM,
+    }
+    listing = [asdict(file) for file in opened.files]
+    digest = digest_of({**options, "files": listing})
+    catalog = Catalog(str(root), make_access(root / "audit", STAGING, "convert"))
+    folder = JobFolder(root, f"convert-{digest_of(options)[:12]}")
+    with folder.held():
+        done = _committed(catalog, digest)
+        if done is not None and not restart:
+            folder.remove()
+            return _report(done, began, unchanged=True)
+        run = _Run(opened, options, listing, digest, catalog, folder, root, progress or Silent())
+        index = run.run(get_executor("local", workers), max_errors, restart)
+        return _report(index, began)
+
+
+def _committed(catalog: Catalog, digest: str) -> Index | None:
+    """Return the newest version if it is of this very plan."""
+    if not catalog.versions():
+        return None
+    index = catalog.index()
+    if set(index.regions) != {STAGING}:
+        raise ConfigError(
+            "the destination holds a classified dataset", file=catalog.root, hint="Choose another"
+        )
+    return index if index.plan_digest == digest else None
+
+
+def _report(index: Index, began: float, unchanged: bool = False) -> ConvertReport:
+    return ConvertReport(
+        **index.report,
+        version=index.version,
+        schema=index.schema_["fields"],
+        seconds=round(time.monotonic() - began, 3),
+        unchanged=unchanged,
+    )
+
+
+@dataclass(slots=True)
+class _Run:
+    source: Source
+    options: dict[str, Any]
+    listing: list[dict[str, Any]]
+    digest: str
+    catalog: Catalog
+    folder: JobFolder
+    root: Path
+    progress: Progress
+
+    def run(self, executor: Executor, max_errors: int | None, restart: bool) -> Index:
+        """Plan or load the plan, write what is missing, commit."""
+        if restart:
+            self.folder.clear()
+        plan = self.folder.load("plan")
+        if plan is None:
+            plan = self._plan(executor)
+            self.folder.save("plan", plan)
+        elif plan["digest"] != self.digest:
+            raise ConfigError(
+                f"the source changed since this conversion was planned: {self._changed(plan)}",
+                hint="Run it again with --restart to start over",
+            )
+        self.folder.clear_work()
+        tasks = self._tasks(plan)
+        try:
+            results = self._write(executor, tasks, max_errors)
+        except (TooManyBadRecords, ConfigError):
+            self.folder.clear()
+            raise
+        index = self._commit(plan, results)
+        self.folder.remove()
+        return index
+
+    def _changed(self, plan: dict[str, Any]) -> str:
+        before = {file["name"]: file for file in plan["files"]}
+        after = {file["name"]: file for file in self.listing}
+        names = sorted(before.keys() | after.keys())
+        return next((n for n in names if before.get(n) != after.get(n)), "its options")
+
+    def _plan(self, executor: Executor) -> dict[str, Any]:
+        pieces = self.source.pieces(PIECE_BYTES)
+        self.progress.start("scan", sum(piece.nbytes for piece in pieces), "B")
+        scans: dict[int, Scan] = {}
+        tasks = [_ScanTask(self.source, piece) for piece in pieces]
+        for number, scan in executor.run(_scan, tasks):
+            scans[number] = scan
+            self.progress.advance(pieces[number].nbytes)
+        self.progress.finish()
+        ordered = [scans[number] for number in range(len(pieces))]
+        first_wins = self.options["on_error"] != "fail"
+        columns = self.source.merge(ordered, first_wins=first_wins)
+        names: dict[str, set[str]] = {}
+        for scan in ordered:
+            for column, seen in scan.labels.items():
+                names.setdefault(column, set()).update(seen)
+        return {
+            "digest": self.digest,
+            "files": self.listing,
+            "pieces": [asdict(piece) for piece in pieces],
+            "first_rows": _first_rows(pieces, ordered),
+            "rows": sum(scan.rows for scan in ordered),
+            "schema": schemas.to_json(schemas.dataset_schema(columns)),
+            "labels": {column: sorted(seen, key=str.encode) for column, seen in names.items()},
+        }
+
+    def _tasks(self, plan: dict[str, Any]) -> list[_Task]:
+        pieces = [Piece(**piece) for piece in plan["pieces"]]
+        groups = _groups(pieces, self.options["shard_size"])
+        return [
+            _Task(
+                number=number,
+                source=self.source,
+                pieces=tuple((pieces[i], plan["first_rows"][i]) for i in group),
+                schema=plan["schema"],
+                labels=plan["labels"],
+                form=self.options["format"],
+                shard_bytes=self.options["shard_size"],
+                on_error=self.options["on_error"],
+                dest=str(self.root),
+                work=str(self.folder.work),
+                quarantine=str(self._quarantine),
+            )
+            for number, group in enumerate(groups)
+        ]
+
+    @property
+    def _quarantine(self) -> Path:
+        return self.root / "quarantine" / self.digest[:12]
+
+    def _write(
+        self, executor: Executor, tasks: list[_Task], max_errors: int | None
+    ) -> list[dict[str, Any]]:
+        rejected = 0
+
+        def done(result: dict[str, Any]) -> None:
+            nonlocal rejected
+            rejected += result["rejected"]
+            self.progress.advance(result["records"] + result["rejected"])
+            if max_errors is not None and rejected > max_errors:
+                reason, count = Counter(result["reasons"]).most_common(1)[0]
+                raise TooManyBadRecords(
+                    f"more than {max_errors} records were rejected; most often: {reason} ({count})",
+                    hint="Raise --max-errors or mend the source",
+                )
+
+        plan = self.folder.load("plan") or {}
+        self.progress.start("convert", plan.get("rows", 0), "records")
+        results = self.folder.run("task", executor, _write_task, tasks, done)
+        self.progress.finish()
+        return results
+
+    def _commit(self, plan: dict[str, Any], results: Sequence[dict[str, Any]]) -> Index:
+        shards = [Shard.from_line(line) for result in results for line in result["shards"]]
+        reasons: Counter[str] = Counter()
+        for result in results:
+            reasons.update(result["reasons"])
+        records = sum(result["records"] for result in results)
+        rejected = sum(result["rejected"] for result in results)
+        if records + rejected != plan["rows"]:
+            raise GeodataError(
+                f"{plan['rows']} records in, but {records} written and {rejected} rejected",
+                hint="The source changed while it was read; run it again with --restart",
+            )
+        quarantined = rejected and self.options["on_error"] == "quarantine"
+        report = {
+            "source": self.options["source"],
+            "kind": self.source.kind,
+            "dest": str(self.root),
+            "records_in": plan["rows"],
+            "records_out": records,
+            "rejected": rejected,
+            "shards": len(shards),
+            "bytes_in": sum(file["nbytes"] for file in self.listing),
+            "bytes_out": sum(shard.nbytes for shard in shards),
+            "reasons": dict(reasons),
+            "ignored": self.source.ignored,
+            "quarantine": str(self._quarantine) if quarantined else None,
+        }
+        draft = Index(
+            dataset=self.root.name,
+            version="",
+            created_at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+            created_by=f"geodata {geodata.__version__}",
+            plan_digest=self.digest,
+            format=self.options["format"],
+            schema_=plan["schema"],
+            labels=plan["labels"],
+            regions={},
+            report=report,
+        )
+        return self.catalog.commit(draft, {STAGING: shards}, {})
+
+
+@dataclass(frozen=True, slots=True)
+class _ScanTask:
+    source: Source
+    piece: Piece
+
+
+def _scan(task: _ScanTask) -> Scan:
+    return task.source.scan(task.piece)
+
+
+def _first_rows(pieces: Sequence[Piece], scans: Sequence[Scan]) -> list[int]:
+    """Return for each piece how many rows of its first file precede it."""
+    rows: Counter[int] = Counter()
+    firsts = []
+    for piece, scan in zip(pieces, scans, strict=True):
+        firsts.append(rows[piece.file])
+        rows[piece.file] += scan.advance
+    return firsts
+
+
+def _groups(pieces: Sequence[Piece], target: int) -> list[list[int]]:
+    """Return runs of consecutive pieces of about `target` bytes, each one task."""
+    groups: list[list[int]] = []
+    room = 0
+    for number, piece in enumerate(pieces):
+        if not groups or piece.nbytes > room:
+            groups.append([])
+            room = target
+        groups[-1].append(number)
+        room -= piece.nbytes
+    return groups
+
+
+def _write_task(task: _Task) -> dict[str, Any]:
+    """Write a task's shards into the staging store and return what was done."""
+    rejects: list[Reject] = []
+
+    def reject(bad: Reject) -> None:
+        if task.on_error == "fail":
+            raise TooManyBadRecords(
+                bad.reason,
+                file=bad.file,
+                row=bad.row,
+                hint="Mend it, or use --on-error skip or quarantine",
+            )
+        rejects.append(
+            bad if task.on_error == "quarantine" else Reject(bad.file, bad.row, bad.reason)
+        )
+
+    schema = schemas.from_json(task.schema)
+    cutter = ShardCutter(
+        get_format(task.form),
+        schema,
+        shard_bytes=task.shard_bytes,
+        tag=UNCLASSIFIED,
+        summary={"source": task.source.source_id},
+        work=Path(task.work),
+        name=f"task-{task.number:06}",
+    )
+    records = 0
+    for piece, first_row in task.pieces:
+        for batch in task.source.read(piece, first_row, schema, task.labels, reject):
+            records += batch.num_rows
+            cutter.write(batch)
+    access = make_access(Path(task.dest) / "audit", STAGING, "convert")
+    store = open_store(task.dest, region=STAGING, access=access)
+    shards = [sealed.deliver(store).to_line() for sealed in cutter.close()]
+    if rejects and task.on_error == "quarantine":
+        _write_quarantine(Path(task.quarantine) / f"task-{task.number:06}.jsonl", rejects)
+    reasons = Counter(bad.reason for bad in rejects)
+    return {
+        "records": records,
+        "rejected": len(rejects),
+        "reasons": dict(reasons),
+        "shards": shards,
+    }
+
+
+def _write_quarantine(path: Path, rejects: Sequence[Reject]) -> None:
+    """Write rejected records with their reason and original bytes (base64), one a line."""
+    lines = [
+        json.dumps(
+            {
+                "format_version": 1,
+                "file": bad.file,
+                "row": bad.row,
+                "reason": bad.reason,
+                "raw": base64.b64encode(bad.raw).decode(),
+            }
+        )
+        for bad in rejects
+    ]
+    write_bytes(path, ("\n".join(lines) + "\n").encode("utf-8", "backslashreplace"))

@@ -1,0 +1,365 @@
+"""Staging dataset → shards by region and tag: survey, spill, write, commit.
+
+The survey counts bytes by tag and by hash of the key. From it the plan cuts each tag's records,
+in the order of their hashes (the shuffle at write time), into shards of even size. Spilling sorts
+each staging shard by destination; writing gathers one destination from all spills. A destination
+is one task, so neither workers nor kills change any boundary.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import geodata
+from geodata import schema as schemas
+from geodata.catalog import Catalog, locate, make_access
+from geodata.config import GeodataConfig
+from geodata.errors import ConfigError
+from geodata.executors import Executor, get_executor
+from geodata.formats import FORMATS
+from geodata.jobs.base import SCHEMA_VERSION, JobFolder, Progress, Silent, digest_of
+from geodata.manifest import Index, Shard
+from geodata.partition.routing import (
+    Input,
+    Rules,
+    SpillTask,
+    WriteTask,
+    cut_bins,
+    destinations_of,
+    sources_of,
+    spill_shard,
+    survey_shard,
+    write_shard,
+)
+from geodata.tagging import load_subject_key
+from geodata.tags import STAGING, Tag
+
+SHARD_BYTES = 256 << 20
+MAX_SHARD_BYTES = 1 << 30
+MAX_CLASSES = 1000
+ALGORITHM = "shard-1"
+
+
+@dataclass(slots=True)
+class RegionTotals:
+    """What a region got; `personal` of its `records` count as personal."""
+
+    records: int = 0
+    bytes: int = 0
+    shards: int = 0
+    personal: int = 0
+    unknown: int = 0
+
+
+@dataclass(slots=True)
+class ShardReport:
+    """What sharding did; records_in = records_out. In a dry run, bytes are those of Arrow."""
+
+    dataset: str
+    dest: str
+    version: str | None
+    records_in: int
+    records_out: int
+    rejected: int
+    shards: int
+    bytes_in: int
+    bytes_out: int
+    unknown_region: int
+    regions: dict[str, RegionTotals]
+    seconds: float = 0.0
+    dry_run: bool = False
+    unchanged: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as plain JSON."""
+        return {"schema_version": SCHEMA_VERSION, **asdict(self)}
+
+
+def shard(
+    source: str,
+    dest: str | None = None,
+    *,
+    config: GeodataConfig,
+    format: str | None = None,
+    shard_size: int = SHARD_BYTES,
+    seed: int = 0,
+    workers: int | None = None,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> ShardReport:
+    """Partition the staging dataset `source` by region and tag into `dest` (default: the root).
+
+    `format` defaults to the source's. Raises ConfigError, PolicyDenied, CommitConflict, StoreError.
+    """
+    began = time.monotonic()
+    if not 0 < shard_size <= MAX_SHARD_BYTES:
+        raise ConfigError(f"shards of {shard_size} bytes", hint="--shard-size is at most 1GiB")
+    run = _prepare(source, dest, config, format, shard_size, seed, progress or Silent())
+    executor = get_executor("local", workers)
+    if dry_run:
+        report = run.preview(run.survey(executor))
+    else:
+        with run.folder.held():
+            report = run.run(executor)
+    report.seconds = round(time.monotonic() - began, 3)
+    return report
+
+
+def _prepare(
+    source: str,
+    dest: str | None,
+    config: GeodataConfig,
+    format: str | None,
+    shard_size: int,
+    seed: int,
+    progress: Progress,
+) -> _Run:
+    if config.tagging is None:
+        raise ConfigError("the config has no tagging:", hint="It says where records may live")
+    if dest is None and config.dataset is None:
+        raise ConfigError("the config has no dataset:", hint="Set dataset.root, or give DEST")
+    place = locate(source, config)
+    root = Path(dest).absolute() if dest else config.resolve(config.dataset.root)  # type: ignore[union-attr]
+    here = place.here()
+    staging = Catalog(place.root, make_access(place.audit, STAGING, "shard"))
+    index = staging.index(place.version)
+    if set(index.regions) != {STAGING}:
+        raise ConfigError(f"'{source}' is classified already", hint="Shard what convert wrote")
+    form = format or index.format
+    if form not in FORMATS:
+        raise ConfigError(f"no format '{form}'", hint=f"Known: {', '.join(FORMATS)}")
+    rules = Rules(
+        config.tagging, config.regions, dt.datetime.now(dt.UTC).date(), _keys(config, root)
+    )
+    digest = digest_of(
+        {
+            "source": [index.plan_digest, index.regions[STAGING].listing.sha256],
+            "tags": [tag.to_json() for tag in rules.classifier().all_tags],
+            "tagging": config.tagging.model_dump(),
+            "format": form,
+            "shard_size": shard_size,
+            "seed": seed,
+            "algorithm": ALGORITHM,
+        }
+    )
+    return _Run(
+        name=config.dataset.name if config.dataset else root.name,
+        staging=staging,
+        index=index,
+        catalog=Catalog(str(root), make_access(place.audit, here, "shard")),
+        audit=place.audit,
+        here=here,
+        rules=rules,
+        form=form,
+        shard_bytes=shard_size,
+        seed=seed,
+        digest=digest,
+        folder=JobFolder(Path(place.root), f"shard-{digest_of([digest, str(root)])[:12]}"),
+        progress=progress,
+    )
+
+
+def _keys(config: GeodataConfig, root: Path) -> dict[str, bytes]:
+    """Return each region's secret for pseudonyms, made now if it is the first use."""
+    if config.tagging is None or config.tagging.subject is None:
+        return {}
+    return {
+        name: load_subject_key(
+            config.resolve(region.subject_key or Path("keys") / f"{name}.subject.key"), root
+        )
+        for name, region in config.regions.items()
+    }
+
+
+@dataclass(slots=True)
+class _Run:
+    name: str
+    staging: Catalog
+    index: Index
+    catalog: Catalog
+    audit: Path
+    here: str
+    rules: Rules
+    form: str
+    shard_bytes: int
+    seed: int
+    digest: str
+    folder: JobFolder
+    progress: Progress
+
+    def run(self, executor: Executor) -> ShardReport:
+        """Plan or load the plan, do what is missing, commit."""
+        versions = self.catalog.versions()
+        latest = self.catalog.index() if versions else None
+        if latest is not None and set(latest.regions) == {STAGING}:
+            raise ConfigError("the destination is a staging dataset", file=self.catalog.root)
+        if latest is not None and latest.plan_digest == self.digest:
+            self.folder.remove()
+            return self._report(latest, unchanged=True)
+        plan = self.folder.load("plan")
+        if plan is None:
+            plan = self.plan(self.survey(executor))
+            self.folder.save("plan", plan)
+        self.folder.clear_work()
+        spills = self._spill(executor, plan)
+        shards = self._write(executor, plan, spills)
+        index = self._commit(plan, shards)
+        self.folder.remove()
+        return self._report(index)
+
+    def _inputs(self) -> list[Input]:
+        shards = self.staging.shards(self.index, STAGING)
+        root, form = self.staging.root, self.index.format
+        return [Input(root, form, s, self.rules, self.seed, self.form) for s in shards]
+
+    def survey(self, executor: Executor) -> dict[str, Any]:
+        """Return bytes and records by tag and hash bin, and what is unknown, over all shards."""
+        inputs = self._inputs()
+        self.progress.start("survey", sum(i.shard.live for i in inputs), "records")
+        bins: dict[str, Counter[int]] = {}
+        totals: dict[str, Counter[str]] = {}
+        for number, found in executor.run(survey_shard, inputs):
+            for tag, part in found.items():
+                bins.setdefault(tag, Counter()).update(part["bins"])
+                totals.setdefault(tag, Counter()).update(part["totals"])
+            self.progress.advance(inputs[number].shard.live)
+        self.progress.finish()
+        return {"bins": bins, "totals": totals}
+
+    def _tag(self, digest: str) -> Tag:
+        return next(t for t in self.rules.classifier().all_tags if t.digest == digest)
+
+    def plan(self, survey: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the destinations: for each tag its cuts, the upper bins of its shards."""
+        if len(survey["bins"]) > MAX_CLASSES:
+            raise ConfigError(
+                f"{len(survey['bins'])} tag classes would shatter the shards",
+                hint="Let tagging.rules make fewer",
+            )
+        tags = sorted(survey["bins"], key=lambda digest: (self._tag(digest).region, digest))
+        return {
+            "today": self.rules.today.isoformat(),
+            "tags": [
+                {
+                    "tag": self._tag(digest).to_json(),
+                    "digest": digest,
+                    "cuts": cut_bins(survey["bins"][digest], self.shard_bytes),
+                    **survey["totals"][digest],
+                }
+                for digest in tags
+            ],
+        }
+
+    def preview(self, survey: Mapping[str, Any]) -> ShardReport:
+        """Return what a run would write, by the survey."""
+        plan = self.plan(survey)
+        regions: dict[str, RegionTotals] = {}
+        for part in plan["tags"]:
+            tag = Tag.from_json(part["tag"])
+            total = regions.setdefault(tag.region, RegionTotals())
+            total.records += part["records"]
+            total.bytes += part["nbytes"]
+            total.shards += len(part["cuts"])
+            total.personal += part["records"] if tag.personal else 0
+            total.unknown += part["unknown"]
+        return self._summary(None, regions, dry_run=True)
+
+    def _spill(self, executor: Executor, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
+        destinations = destinations_of(plan)
+        tasks = [
+            SpillTask(item, destinations, str(self.folder.path / "spill" / f"{number:06}.arrow"))
+            for number, item in enumerate(self._inputs())
+        ]
+        self.progress.start("partition", self.index.records, "records")
+        results = self.folder.run(
+            "spill", executor, spill_shard, tasks, lambda r: self.progress.advance(r["records"])
+        )
+        self.progress.finish()
+        return results
+
+    def _write(
+        self, executor: Executor, plan: Mapping[str, Any], spills: Sequence[dict[str, Any]]
+    ) -> list[Shard]:
+        schema = self.rules.classifier().schema(schemas.from_json(self.index.schema_))
+        tasks = [
+            WriteTask(
+                number=number,
+                tag=destination.tag,
+                sources=sources_of(spills, number),
+                schema=schemas.to_json(schema),
+                form=self.form,
+                shard_bytes=self.shard_bytes,
+                work=str(self.folder.work),
+                dest=self.catalog.root,
+                audit=str(self.audit),
+                here=self.here,
+            )
+            for number, destination in enumerate(destinations_of(plan))
+        ]
+        self.progress.start("write", self.index.records, "records")
+        results = self.folder.run(
+            "write", executor, write_shard, tasks, lambda r: self.progress.advance(r["records"])
+        )
+        self.progress.finish()
+        return [Shard.from_line(line) for result in results for line in result["shards"]]
+
+    def _commit(self, plan: Mapping[str, Any], shards: Sequence[Shard]) -> Index:
+        written = sum(shard.live for shard in shards)
+        if written != self.index.records:
+            raise ConfigError(f"{self.index.records} records in, but {written} written")
+        by_region: dict[str, list[Shard]] = {name: [] for name in self.rules.regions}
+        for item in shards:
+            by_region[item.tag.region].append(item)
+        unknown = Counter(dict.fromkeys(by_region, 0))
+        for part in plan["tags"]:
+            unknown[part["tag"]["region"]] += part["unknown"]
+        schema = self.rules.classifier().schema(schemas.from_json(self.index.schema_))
+        draft = Index(
+            dataset=self.name,
+            version="",
+            created_at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+            created_by=f"geodata {geodata.__version__}",
+            plan_digest=self.digest,
+            format=self.form,
+            schema_=schemas.to_json(schema),
+            labels=self.index.labels,
+            regions={},
+            report={"unknown": dict(unknown), "source": self.index.plan_digest},
+        )
+        return self.catalog.commit(draft, by_region, {})
+
+    def _report(self, index: Index, unchanged: bool = False) -> ShardReport:
+        unknown = index.report.get("unknown", {})
+        regions = {}
+        for name, entry in index.regions.items():
+            personal = sum(t.records for t in entry.tags if Tag.from_json(t.tag).personal)
+            regions[name] = RegionTotals(
+                entry.records, entry.nbytes, entry.shards, personal, unknown.get(name, 0)
+            )
+        report = self._summary(index.version, regions)
+        report.unchanged = unchanged
+        return report
+
+    def _summary(
+        self, version: str | None, regions: dict[str, RegionTotals], dry_run: bool = False
+    ) -> ShardReport:
+        return ShardReport(
+            dataset=self.name,
+            dest=self.catalog.root,
+            version=version,
+            records_in=self.index.records,
+            records_out=sum(total.records for total in regions.values()),
+            rejected=0,
+            shards=sum(total.shards for total in regions.values()),
+            bytes_in=self.index.nbytes,
+            bytes_out=sum(total.bytes for total in regions.values()),
+            unknown_region=sum(total.unknown for total in regions.values()),
+            regions=regions,
+            dry_run=dry_run,
+        )

@@ -1,0 +1,187 @@
+"""(shard, rows) → record batch, from the cache or the store; torch-free.
+
+Units are decoded whole and kept within a budget of bytes, so rows of one unit cost one decode.
+Handles are opened by the process that reads, never carried over a fork.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from geodata.cache import Cache
+from geodata.catalog import Catalog, tag_of_file
+from geodata.errors import CorruptShard, ObjectNotFound
+from geodata.formats import ShardReader, get_format
+from geodata.manifest import FileRef, Index, Shard, Version
+
+Int64s = npt.NDArray[np.int64]
+
+OPEN_SHARDS = 64
+
+
+class Reader:
+    """Reads rows of the shards of one version, by shard id.
+
+    `homes` maps shard ids to (home region, shard). When an object is gone, because an erasure
+    rewrote the shard, the newest revision is loaded and reading goes on.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        index: Index,
+        homes: Mapping[str, tuple[str, Shard]],
+        *,
+        cache: Cache | None = None,
+        memory_budget: int = 1 << 30,
+    ):
+        self._catalog, self._index, self._homes = catalog, index, dict(homes)
+        self._cache, self._budget = cache, memory_budget
+        self._form = get_format(index.format)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._open: OrderedDict[str, ShardReader] = OrderedDict()
+        self._units: OrderedDict[tuple[str, int, tuple[str, ...]], pa.RecordBatch] = OrderedDict()
+        self._held = 0
+        self._starts = {
+            name: np.concatenate([[0], np.cumsum(shard.slots)])
+            for name, (_home, shard) in self._homes.items()
+        }
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            "catalog": self._catalog,
+            "index": self._index,
+            "homes": self._homes,
+            "cache": self._cache,
+            "memory_budget": self._budget,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+    def rows(self, shards: Sequence[str], rows: Int64s, columns: Sequence[str]) -> pa.RecordBatch:
+        """Return row `rows[i]` of shard `shards[i]` as row i, with the columns in their order."""
+        if self._pid != os.getpid():
+            self._reset()
+        names = np.asarray(shards)
+        parts, places = [], []
+        for name in dict.fromkeys(shards):
+            own = np.flatnonzero(names == name)
+            unit = np.searchsorted(self._starts[name], rows[own], side="right") - 1
+            for number in np.unique(unit):
+                chosen = own[unit == number]
+                batch = self.unit(name, int(number), columns)
+                parts.append(batch.take(pa.array(rows[chosen] - self._starts[name][number])))
+                places.append(chosen)
+        order = np.argsort(np.concatenate(places), kind="stable")
+        return pa.concat_batches(parts).take(pa.array(order))
+
+    def unit(self, shard: str, unit: int, columns: Sequence[str]) -> pa.RecordBatch:
+        """Return a decoded unit, kept for the next call while the budget allows."""
+        key = (shard, unit, tuple(columns))
+        known = self._units.get(key)
+        if known is not None:
+            self._units.move_to_end(key)
+            return known
+        batch = self._opened(shard).read_unit(unit, columns)
+        self._units[key] = batch
+        self._held += batch.nbytes
+        while self._held > self._budget and len(self._units) > 1:
+            _key, dropped = self._units.popitem(last=False)
+            self._held -= dropped.nbytes
+        return batch
+
+    def keys(self, shard: str, column: str) -> pa.ChunkedArray:
+        """Return a whole column of a shard, without keeping its units."""
+        reader = self._opened(shard)
+        units = range(len(reader.unit_slots))
+        return pa.chunked_array([reader.read_unit(u, [column]).column(0) for u in units])
+
+    def batches(self, shard: str, columns: Sequence[str] | None = None) -> list[pa.RecordBatch]:
+        """Return all units of a shard, without keeping them."""
+        reader = self._opened(shard)
+        return [reader.read_unit(unit, columns) for unit in range(len(reader.unit_slots))]
+
+    def close(self) -> None:
+        """Release all handles and decoded units."""
+        if self._pid == os.getpid():
+            for reader in self._open.values():
+                reader.close()
+        self._reset()
+
+    def _opened(self, name: str) -> ShardReader:
+        if self._pid != os.getpid():
+            self._reset()
+        known = self._open.get(name)
+        if known is not None:
+            self._open.move_to_end(name)
+            return known
+        try:
+            reader = self._open_shard(name)
+        except (ObjectNotFound, FileNotFoundError):
+            self._follow_revision(name)
+            reader = self._open_shard(name)
+        self._open[name] = reader
+        if len(self._open) > OPEN_SHARDS:
+            self._open.popitem(last=False)[1].close()
+        return reader
+
+    def _open_shard(self, name: str) -> ShardReader:
+        home, shard = self._homes[name]
+        paths = {part: self._path(home, shard, part) for part in shard.files if part != "units"}
+        reader = self._form.open(paths["main"], paths.get("index"))
+        if tuple(reader.unit_slots) != shard.slots:
+            raise CorruptShard("the shard has other units than its manifest", shard=name)
+        return reader
+
+    def _path(self, home: str, shard: Shard, part: str) -> Path:
+        """Return the local path of a file of a shard: from the cache, else from a local store."""
+        ref = shard.files[part]
+        tag, about = tag_of_file(shard, part), shard.shard_id
+        store = self._catalog.store(self._index, home)
+
+        def fill(path: Path) -> None:
+            store.fetch(ref.path, path, tag, about, shard.live)
+
+        cached = self._cache.get(ref.sha256, ref.nbytes, fill) if self._cache else None
+        if cached is not None:
+            return cached
+        path = store.local_path(ref.path, tag, about, shard.live)
+        if path is None:
+            raise CorruptShard("no tier can hold the shard", shard=about)
+        self._check(path, ref, about)
+        return path
+
+    def _check(self, path: Path, ref: FileRef, about: str) -> None:
+        nbytes = path.stat().st_size
+        if nbytes != ref.nbytes:
+            raise CorruptShard(
+                f"{path.name} has {nbytes} bytes, not {ref.nbytes}",
+                shard=about,
+                hint="geodata verify tells what is damaged",
+            )
+
+    def _follow_revision(self, name: str) -> None:
+        """Load the newest revision of the version: an erasure may have rewritten the shard."""
+        index = self._catalog.index(Version(self._index.id.number))
+        if index.version == self._index.version:
+            home, shard = self._homes[name]
+            raise ObjectNotFound(
+                "a shard's file is missing", shard=name, region=home, file=shard.main.path
+            )
+        self._index = index
+        for region in index.regions:
+            for shard in self._catalog.shards(index, region):
+                if shard.shard_id in self._homes:
+                    self._homes[shard.shard_id] = (region, shard)

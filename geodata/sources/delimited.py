@@ -1,0 +1,224 @@
+"""CSV and TSV: a header row, then records; UTF-8, quotes, newlines inside quotes.
+
+An unquoted empty field is null, a quoted one the empty string. Every value is text first; a column
+becomes bool, int64, uint64 or float64 only if each of its values in all files says so and would
+come back the same, else it stays a string. So no types can conflict. Blank lines are no records.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from decimal import Decimal
+from itertools import chain
+
+import pyarrow as pa
+
+from geodata.errors import SchemaError
+from geodata.sources.base import Piece, Reject, Scan
+from geodata.sources.batches import Unfit, assemble, fitting, most_rows
+from geodata.sources.corpus import NOT_UTF8_NAME, Corpus, unreadable
+from geodata.sources.lines import lines_of
+from geodata.sources.observed import check_name, integer_kinds, number_type, with_text
+from geodata.sources.rows import Row, delimiter_of, rows_of
+
+_BOM = b"\xef\xbb\xbf"
+_BLOCK_ROWS = 4096
+_BLOCK_BYTES = 4 << 20
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,4})?")
+_LONGEST_NUMBER = 400
+_SURE_DIGITS = 15
+"""A decimal number of so many digits always comes back the same from a float64."""
+
+
+class Csv(Corpus):
+    """Delimited text in one file, or in the files of a folder, whose columns unite by name."""
+
+    kind = "csv"
+
+    def pieces(self, target_bytes: int) -> list[Piece]:  # noqa: ARG002
+        """Return one piece a file: where a record starts is known only from the start."""
+        sizes = (file.nbytes for file in self.files)
+        return [Piece(index, 1, 0, nbytes, nbytes) for index, nbytes in enumerate(sizes)]
+
+    def scan(self, piece: Piece) -> Scan:
+        """Note the header, and for each column what its values could be."""
+        header: list[str] = []
+        kinds: dict[str, set[str]] = {}
+        rows = number = 0
+        for header, block in self._blocks(piece, _BLOCK_ROWS):
+            rows += len(block)
+            number = max([number, *(row.number for row in block)])
+            good = [row.fields for row in block if row.fault is None]
+            for name, values in zip(header, zip(*good, strict=True), strict=bool(good)):
+                _note(kinds.setdefault(name, set()), values)
+        return Scan(rows, number, columns={"header": header, "kinds": kinds}, file=piece.file)
+
+    def merge(self, scans: Sequence[Scan], *, first_wins: bool = False) -> pa.Schema:  # noqa: ARG002
+        """Unite the columns by name; SchemaError for a name that is empty or stands twice."""
+        whole: dict[str, set[str]] = {}
+        for scan in scans:
+            self._check_header(scan)
+            for name in scan.columns["header"]:
+                whole.setdefault(name, set()).update(scan.columns["kinds"].get(name, ()))
+        return with_text([pa.field(name, _type_of(kinds)) for name, kinds in whole.items()])
+
+    def read(
+        self,
+        piece: Piece,
+        first_row: int,
+        schema: pa.Schema,
+        labels: dict[str, list[str]],  # noqa: ARG002
+        reject: Callable[[Reject], None],
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the records of the header's width whose values fit `schema`."""
+        file, key = self.shown(piece.file), f"{self.key(piece.file)}#"
+
+        def refuse(row: Row, reason: str) -> None:
+            number = first_row + row.number if row.number else None
+            reject(Reject(file, number, reason, row.raw))
+
+        for header, block in self._blocks(piece, min(_BLOCK_ROWS, most_rows(schema))):
+            good = []
+            for row in block:
+                if row.fault is None:
+                    good.append(row)
+                else:
+                    refuse(row, row.fault)
+            build = _Builder(schema, header, good, key, first_row)
+            yield from fitting(
+                build,
+                len(good),
+                lambda i, reason, good=good: refuse(good[i], reason),  # type: ignore[misc]
+            )
+
+    def _blocks(self, piece: Piece, most: int) -> Iterator[tuple[list[str], list[Row]]]:
+        """Yield the header and the next records, as often as there are some, at least once."""
+        header: list[str] = []
+        block: list[Row] = []
+        nbytes = 0
+        try:
+            for row in self._rows(piece):
+                if row.number == 0 and row.fault is None:
+                    header = [name or "" for name in row.fields]
+                    continue
+                if row.number and row.fault is None and len(row.fields) != len(header):
+                    row.fault = f"{len(row.fields)} fields where the header has {len(header)}"
+                block.append(row)
+                nbytes += len(row.raw)
+                if len(block) >= most or nbytes >= _BLOCK_BYTES:
+                    yield header, block
+                    block, nbytes = [], 0
+        except OSError as error:
+            block.append(Row(0, fault=unreadable(error)))
+        yield header, block
+
+    def _rows(self, piece: Piece) -> Iterator[Row]:
+        """Yield the header as number 0, then the records; a faulty header stands for the file."""
+        if not self.named_in_utf8(piece.file):
+            yield Row(0, fault=NOT_UTF8_NAME)
+            return
+        lines = lines_of(self.path(piece.file), piece.start, piece.stop)
+        head = next(lines, b"") or b""
+        start = len(_BOM) if head.startswith(_BOM) else 0
+        delimiter = delimiter_of(self.files[piece.file].name, head.decode(errors="replace"))
+        rows = rows_of(chain([head[start:]] if head[start:] else [], lines), delimiter, start)
+        header = next(rows, None)
+        if header is None or header.fault:
+            what = header.fault if header else "there is none"
+            yield Row(0, fault=f"no header row: {what}")
+            return
+        yield header
+        yield from rows
+
+    def _check_header(self, scan: Scan) -> None:
+        header: list[str] = scan.columns["header"]
+        for name in header:
+            check_name(name, (scan.file, 0), self.files)
+            if header.count(name) > 1:
+                raise SchemaError(
+                    "two columns have one name",
+                    column=name,
+                    file=self.shown(scan.file),
+                    hint="The first row must name the columns",
+                )
+
+
+class _Builder:
+    """Makes batches of some records of a file."""
+
+    def __init__(
+        self, schema: pa.Schema, header: list[str], rows: list[Row], key: str, first_row: int
+    ):
+        self._schema, self._header, self._rows = schema, header, rows
+        self._key, self._first_row = key, first_row
+
+    def __call__(self, rows: Sequence[int]) -> pa.RecordBatch:
+        """Return the batch of these records; raise Unfit if one does not fit."""
+        chosen = [self._rows[i] for i in rows]
+        columns = {}
+        for name, texts in zip(
+            self._header, zip(*(r.fields for r in chosen), strict=True), strict=bool(chosen)
+        ):
+            index = self._schema.get_field_index(name)
+            if index < 0:
+                raise Unfit(f"'{name}' is not in the schema")
+            columns[name] = _column(texts, self._schema.field(index).type, name)
+        keys = [f"{self._key}{self._first_row + row.number}" for row in chosen]
+        return assemble(self._schema, keys, columns)
+
+
+def _column(texts: Sequence[str | None], kind: pa.DataType, path: str) -> pa.Array:
+    """Return the values as `kind`; raise Unfit unless each comes back as the same text or number."""
+    text = pa.array(texts, pa.string())
+    if text.null_count == len(text):
+        return pa.nulls(len(text), kind)
+    kinds: set[str] = set()
+    try:
+        if pa.types.is_float64(kind):
+            _note(kinds, texts)
+            if pa.types.is_float64(_type_of(kinds | {"double"})):
+                return text.cast(kind)
+        elif (made := text.cast(kind)).cast(pa.string()).equals(text):
+            return made
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        pass
+    _note(kinds, texts)
+    raise Unfit.of(path, kind, str(_type_of(kinds)))
+
+
+def _note(kinds: set[str], values: Iterable[str | None]) -> None:
+    """Add what the values could be."""
+    if "string" not in kinds:
+        for value in set(values) - {None}:
+            kinds.update(text_kinds(value or ""))
+
+
+def _type_of(kinds: set[str]) -> pa.DataType:
+    if not kinds:
+        return pa.null()
+    if kinds == {"bool"}:
+        return pa.bool_()
+    common = None if kinds & {"bool", "string"} else number_type(kinds)
+    return common or pa.string()
+
+
+def text_kinds(text: str) -> tuple[str, ...]:
+    """Return what a value is if its spelling is plain, as in `integer_kinds`; else "string"."""
+    if text in ("true", "false"):
+        return ("bool",)
+    if text in ("nan", "inf", "-inf", "-0"):
+        return ("double",)
+    number = _NUMBER.fullmatch(text)
+    if number is None or len(text) > _LONGEST_NUMBER:
+        return ("string",)
+    if number[1] is None and number[2] is None:
+        return integer_kinds(int(text))
+    sure = number[2] is None and len(text) <= _SURE_DIGITS
+    return ("double",) if sure or _comes_back(text) else ("string",)
+
+
+def _comes_back(text: str) -> bool:
+    """Return whether the shortest spelling of the float64 is the same number."""
+    value = float(text)
+    return abs(value) != float("inf") and Decimal(repr(value)) == Decimal(text)

@@ -1,0 +1,259 @@
+"""Line JSON: one object a line, in UTF-8.
+
+Only `\\n` ends a line. Blank lines are no records, but count in row numbers. A line is rejected for
+what makes its meaning uncertain: a key twice in one object, half a surrogate pair, a number too
+large for a float64. Strings stay strings, and integers are exact.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from geodata.errors import ConfigError
+from geodata.schema import SYSTEM
+from geodata.sources.base import Piece, Reject, Scan, first_rows
+from geodata.sources.batches import Unfit, assemble, fitting, most_rows
+from geodata.sources.corpus import NOT_UTF8_NAME, TOO_LONG, Corpus, unreadable
+from geodata.sources.lines import cuts, lines_of
+from geodata.sources.listing import Listing
+from geodata.sources.observed import Seen, schema_of, see_fields
+from geodata.sources.values import array_of, holds_infinity
+
+MAX_DEPTH = 32
+"""Levels of lists and objects, the record's own included: Parquet readers refuse deeper ones."""
+
+_BOM = b"\xef\xbb\xbf"
+_BLOCK_BYTES = 4 << 20
+_HALF_PAIR = re.compile(r"[\ud800-\udfff]")
+
+_Line = tuple[int, bytes, "dict[str, Any] | str | None"]
+"""Number of a line in its piece (0: the file itself), its bytes, and what it holds: a record, the
+reason to reject it, or None when it is blank."""
+
+
+class JsonLines(Corpus):
+    """Line JSON in one file, or in the files of a folder."""
+
+    kind = "jsonl"
+
+    def __init__(self, listing: Listing, source_id: str):
+        super().__init__(listing, source_id)
+        for index, file in enumerate(self.files):
+            if file.name.lower().endswith(".json"):
+                self._refuse_one_value(index)
+
+    def pieces(self, target_bytes: int) -> list[Piece]:
+        """Cut each file after line ends."""
+        return [
+            Piece(index, 1, start, stop, stop - start)
+            for index in range(len(self.files))
+            for start, stop in self._ranges(index, target_bytes)
+        ]
+
+    def scan(self, piece: Piece) -> Scan:
+        """Note the types of all records that parse."""
+        fields: dict[str, Seen] = {}
+        rows = number = 0
+        for number, _, found in self._lines(piece):
+            if found is None:
+                continue
+            rows += 1
+            if isinstance(found, dict):
+                see_fields(fields, found, (piece.file, number))
+        return Scan(rows, number, columns=fields, file=piece.file)
+
+    def merge(self, scans: Sequence[Scan], *, first_wins: bool = False) -> pa.Schema:
+        """Unite the types seen; a field never seen with a value has the type null."""
+        whole = Seen()
+        for scan, first_row in zip(scans, first_rows(scans), strict=True):
+            whole.absorb(Seen(fields=scan.columns), first_row)
+        return schema_of(whole.fields, self.files, first_wins=first_wins)
+
+    def read(
+        self,
+        piece: Piece,
+        first_row: int,
+        schema: pa.Schema,
+        labels: dict[str, list[str]],  # noqa: ARG002
+        reject: Callable[[Reject], None],
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the records that parse and fit `schema`."""
+        block = _Block(schema, self.shown(piece.file), f"{self.key(piece.file)}#", reject)
+        for number, line, found in self._lines(piece):
+            if isinstance(found, dict):
+                if block.is_full(len(line)):
+                    yield from block.flush()
+                block.add(first_row + number, line, found)
+            elif found is not None:
+                row = first_row + number if number else None
+                reject(Reject(self.shown(piece.file), row, found, line))
+        yield from block.flush()
+
+    def _lines(self, piece: Piece) -> Iterator[_Line]:
+        if not self.named_in_utf8(piece.file):
+            yield 0, b"", NOT_UTF8_NAME
+            return
+        number = 0
+        try:
+            for number, line in enumerate(
+                lines_of(self.path(piece.file), piece.start, piece.stop), start=1
+            ):
+                if line is None:
+                    yield number, b"", TOO_LONG
+                elif number == 1 and piece.start == 0:
+                    yield number, line, _parse(line.removeprefix(_BOM))
+                else:
+                    yield number, line, _parse(line)
+        except OSError as error:
+            yield 0, b"", unreadable(error)
+
+    def _ranges(self, index: int, target_bytes: int) -> Iterator[tuple[int, int]]:
+        nbytes = self.files[index].nbytes
+        try:
+            offsets = cuts(self.path(index), nbytes, target_bytes)
+        except OSError:
+            offsets = [0, nbytes]
+        if not self.named_in_utf8(index):
+            offsets = [0, nbytes]
+        return zip(offsets[:-1], offsets[1:], strict=True)
+
+    def _refuse_one_value(self, index: int) -> None:
+        """Raise ConfigError if a `.json` file is one array or one object over several lines."""
+        try:
+            with self.path(index).open("rb") as file:
+                head = file.read(1 << 16).removeprefix(_BOM).lstrip()
+        except OSError:
+            return
+        line, end, _ = head.partition(b"\n")
+        what = "array" if line.startswith(b"[") else "object over several lines"
+        if what == "array" or (line.startswith(b"{") and end and not line.rstrip().endswith(b"}")):
+            raise ConfigError(
+                f"the file is one JSON {what}, not one object a line",
+                file=self.shown(index),
+                hint="Rewrite it as line JSON: jq -c '.[]' for an array, jq -c . for an object",
+            )
+
+
+class _Block:
+    """Records on their way into a batch."""
+
+    def __init__(self, schema: pa.Schema, file: str, key: str, reject: Callable[[Reject], None]):
+        self._schema, self._file, self._key, self._reject = schema, file, key, reject
+        self._fields = [field for field in schema if field.name not in SYSTEM]
+        self._names = {field.name for field in self._fields}
+        self._most_rows = most_rows(schema)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._rows: list[int] = []
+        self._lines: list[bytes] = []
+        self._records: list[dict[str, Any]] = []
+        self._nbytes = 0
+
+    def is_full(self, nbytes: int) -> bool:
+        """Return whether a line of `nbytes` belongs in the next batch."""
+        full = self._nbytes + nbytes > _BLOCK_BYTES or len(self._rows) >= self._most_rows
+        return full and bool(self._rows)
+
+    def add(self, row: int, line: bytes, record: dict[str, Any]) -> None:
+        """Take a record and the line it came from."""
+        self._rows.append(row)
+        self._lines.append(line)
+        self._records.append(record)
+        self._nbytes += len(line)
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """Yield the records that fit, reject the others, and start again."""
+        yield from fitting(self._build, len(self._rows), self._refuse)
+        self._clear()
+
+    def _build(self, rows: Sequence[int]) -> pa.RecordBatch:
+        records = [self._records[i] for i in rows]
+        for name in set().union(*records) - self._names:
+            raise Unfit(f"'{name}' is not in the schema")
+        columns = {
+            field.name: array_of([r.get(field.name) for r in records], field.type, field.name)
+            for field in self._fields
+        }
+        if any(map(holds_infinity, columns.values())):
+            for i in rows:
+                _refuse_overflow(self._lines[i])
+        return assemble(self._schema, [f"{self._key}{self._rows[i]}" for i in rows], columns)
+
+    def _refuse(self, index: int, reason: str) -> None:
+        self._reject(Reject(self._file, self._rows[index], reason, self._lines[index]))
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise Unfit("an object has a key twice")
+    return made
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise Unfit("a number is too large for a float64")
+    return value
+
+
+_decode = json.JSONDecoder(object_pairs_hook=_object).decode
+_decode_finite = json.JSONDecoder(parse_float=_finite).decode
+
+
+def _parse(line: bytes) -> dict[str, Any] | str | None:
+    """Return the record of a line, why there is none, or None for a blank line."""
+    if line.isspace() or not line:
+        return None
+    try:
+        record = _decode(line.decode())
+        if not isinstance(record, dict):
+            return "the line is not a JSON object"
+        return _doubt(line, record) or record
+    except UnicodeDecodeError as error:
+        return f"invalid UTF-8 at byte {error.start + 1} of the line"
+    except json.JSONDecodeError as error:
+        return f"invalid JSON at column {error.colno}: {error.msg}"
+    except Unfit as error:
+        return str(error)
+    except RecursionError:
+        return f"nested deeper than {MAX_DEPTH} levels"
+    except ValueError:
+        return "an integer has too many digits"
+
+
+def _doubt(line: bytes, record: dict[str, Any]) -> str | None:
+    """Return why a record that parses is rejected all the same."""
+    if line.count(b"{") + line.count(b"[") > MAX_DEPTH and _depth(record) > MAX_DEPTH:
+        return f"nested deeper than {MAX_DEPTH} levels"
+    if (b"\\ud" in line or b"\\uD" in line) and _has_half_pair(record):
+        return "a string holds half a surrogate pair"
+    return None
+
+
+def _depth(value: Any) -> int:
+    """Return how many levels of lists and objects `value` has, without recursion."""
+    depth, level = 0, [value]
+    while level := [item for item in level if isinstance(item, dict | list)]:
+        depth += 1
+        level = [x for item in level for x in (item.values() if type(item) is dict else item)]
+    return depth
+
+
+def _has_half_pair(value: Any) -> bool:
+    if isinstance(value, str):
+        return _HALF_PAIR.search(value) is not None
+    if isinstance(value, dict):
+        return any(map(_has_half_pair, value)) or any(map(_has_half_pair, value.values()))
+    return isinstance(value, list) and any(map(_has_half_pair, value))
+
+
+def _refuse_overflow(line: bytes) -> None:
+    """Raise Unfit if a number, not spelled Infinity, became infinite."""
+    _decode_finite(line.removeprefix(_BOM).decode())

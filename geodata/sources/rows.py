@@ -1,0 +1,161 @@
+"""The records of a delimited text, split exactly: lines in, fields out.
+
+A field is quoted if it begins with a quote; inside, two quotes are one, and newlines are text. What
+has more than one reading (text after a closing quote, a quote that never closes) is a fault.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from geodata.sources.corpus import MAX_RECORD, TOO_LONG
+
+_INSIDE = re.compile(r'[^"]*+(?:""[^"]*+)*+')
+_QUOTED = re.compile(r'"[^"]*"')
+_TOKENS = {
+    mark: re.compile(
+        rf"""(?:^|{mark})("[^"]*+(?:""[^"]*+)*+"|[^{mark}"][^{mark}]*+|)(?={mark}|\Z)"""
+    )
+    for mark in ",;\t"
+}
+
+
+@dataclass(slots=True)
+class Row:
+    """A record: its number from 1 (0: the file itself), bytes, fields, and what is wrong if any."""
+
+    number: int
+    raw: bytes = b""
+    fields: list[str | None] = field(default_factory=list)
+    fault: str | None = None
+
+
+def delimiter_of(name: str, head: str) -> str:
+    """Return a file's delimiter: tab by suffix, else the one that stands in its first line."""
+    if name.lower().endswith(".tsv"):
+        return "\t"
+    bare = _QUOTED.sub("", head)
+    return next((mark for mark in ",;\t" if mark in bare), ",")
+
+
+def rows_of(lines: Iterator[bytes | None], delimiter: str, offset: int) -> Iterator[Row]:
+    """Yield the records of these lines, of which the first is at byte `offset`, numbered from 0.
+
+    An unquoted empty field is None. Blank lines are skipped. None is a line that is too long.
+    """
+    number = 0
+    for line in lines:
+        if line in (b"\n", b"\r\n"):
+            offset += len(line)
+            continue
+        row = Row(number, line or b"")
+        body = _body(_decode(row, line, offset)) if line else ""
+        if line and b'"' not in line:
+            row.fields = [text or None for text in body.split(delimiter)]
+        elif line and (tokens := _tokens(body, delimiter)):
+            row.fields = [
+                token[1:-1].replace('""', '"') if token.startswith('"') else token or None
+                for token in tokens
+            ]
+        else:
+            _split(row, line, lines, delimiter, offset)
+        offset += len(row.raw)
+        number += 1
+        yield row
+
+
+def _tokens(body: str, delimiter: str) -> list[str]:
+    """Return the fields of a record as they are spelled; none where it has faults or goes on."""
+    found: list[str] = _TOKENS[delimiter].findall(body)
+    return found if sum(map(len, found)) + len(found) - 1 == len(body) else []
+
+
+def _split(
+    row: Row, line: bytes | None, more: Iterator[bytes | None], delimiter: str, offset: int
+) -> None:
+    """Fill the fields of a record with quotes, taking as many lines as it has."""
+    splitter = _Splitter(row, delimiter)
+    raw, nbytes = [], 0
+    while line != b"":
+        nbytes += MAX_RECORD if line is None else len(line)
+        if line is None or nbytes >= MAX_RECORD:
+            row.fault = TOO_LONG
+            splitter.forget()
+            raw.clear()
+        else:
+            raw.append(line)
+        if line is None or splitter.take(_decode(row, line, offset + nbytes - len(line))):
+            break
+        line = next(more, b"")
+    else:
+        row.fault = row.fault or "a quoted field is not closed before the end of the file"
+    row.raw = b"".join(raw)
+
+
+class _Splitter:
+    """Splits one record, taken line by line."""
+
+    def __init__(self, row: Row, delimiter: str):
+        self._row = row
+        self._delimiter = delimiter
+        self._open: list[str] | None = None
+
+    def forget(self) -> None:
+        """Drop the text so far; go on to the end of the record."""
+        self._row.fields.clear()
+        if self._open:
+            self._open.clear()
+
+    def take(self, line: str) -> bool:
+        """Take a line with its end; return whether the record ends with it."""
+        body, at = _body(line), 0
+        while True:
+            if self._open is not None:
+                at = self._quoted(line, at)
+            elif line.startswith('"', at):
+                self._open = []
+                at = self._quoted(line, at + 1)
+            else:
+                at = self._unquoted(body, at)
+            if self._open is not None:
+                return False
+            if at >= len(body):
+                return True
+            if body[at] != self._delimiter:
+                self._row.fault = self._row.fault or "text stands after a closing quote"
+                return True
+            at += 1
+
+    def _quoted(self, line: str, start: int) -> int:
+        parts = self._open or []
+        inside = _INSIDE.match(line, start)
+        end = inside.end() if inside else start
+        parts.append(line[start:end])
+        self._open = parts
+        if end == len(line):
+            return end
+        self._row.fields.append("".join(parts).replace('""', '"'))
+        self._open = None
+        return end + 1
+
+    def _unquoted(self, body: str, start: int) -> int:
+        end = body.find(self._delimiter, start)
+        end = len(body) if end < 0 else end
+        self._row.fields.append(body[start:end] or None)
+        return end
+
+
+def _decode(row: Row, line: bytes, offset: int) -> str:
+    """Return the line as text; where it is not UTF-8, note the fault and go on."""
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        where = offset + error.start
+        row.fault = row.fault or f"invalid UTF-8 at byte {where} of the file; no other is read"
+        return line.decode(errors="surrogateescape")
+
+
+def _body(line: str) -> str:
+    return line.removesuffix("\n").removesuffix("\r")

@@ -1,0 +1,98 @@
+"""A store in a local folder (or one mounted over NFS)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from geodata.durable import TEMPORARY, create_exclusive, publish, replacing, storing, write_bytes
+from geodata.errors import ObjectNotFound, StoreError
+from geodata.stores.base import ObjectInfo
+
+
+class LocalStore:
+    """Objects are files below a folder."""
+
+    def __init__(self, url: str):
+        self._root = Path(url.removeprefix("file://"))
+        self.url = str(self._root)
+
+    def read(self, key: str) -> bytes:
+        """Return an object's bytes."""
+        with self._reading(key) as path:
+            return path.read_bytes()
+
+    def fetch(self, key: str, path: Path) -> None:
+        """Copy an object to a local path."""
+        with (
+            self._reading(key) as source,
+            source.open("rb") as file,
+            storing(path),
+            path.open("wb") as target,
+        ):
+            shutil.copyfileobj(file, target, 1 << 20)
+
+    def local_path(self, key: str) -> Path:
+        """Return the file itself."""
+        return self._root / key
+
+    def write(self, key: str, data: bytes) -> None:
+        """Write an object, replacing an earlier one."""
+        write_bytes(self._root / key, data)
+
+    def put(self, key: str, path: Path) -> None:
+        """Move a finished local file into the store, by rename where that is possible."""
+        target = self._root / key
+        with storing(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if path.stat().st_dev == target.parent.stat().st_dev:
+                publish(path, target)
+                return
+            with replacing(target) as temporary:
+                shutil.copyfile(path, temporary)
+            path.unlink()
+
+    def create(self, key: str, data: bytes) -> bool:
+        """Write an object if there is none under this key; return whether it was written."""
+        return create_exclusive(self._root / key, data)
+
+    def stat(self, key: str) -> ObjectInfo:
+        """Return size and modification time."""
+        with self._reading(key) as path:
+            status = path.stat()
+        return ObjectInfo(key, status.st_size, status.st_mtime)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield the objects whose keys start with `prefix`, by key; unfinished ones are none."""
+        top = self._root / prefix
+        if not prefix.endswith("/"):
+            top = top.parent
+        for folder, folders, names in os.walk(top):
+            folders.sort()
+            for name in sorted(names):
+                path = Path(folder) / name
+                key = path.relative_to(self._root).as_posix()
+                if key.startswith(prefix) and not name.endswith(TEMPORARY):
+                    with contextlib.suppress(FileNotFoundError):
+                        status = path.stat()
+                        yield ObjectInfo(key, status.st_size, status.st_mtime)
+
+    def delete(self, key: str) -> None:
+        """Remove an object; a missing one is no error."""
+        with storing(self._root / key), contextlib.suppress(FileNotFoundError):
+            (self._root / key).unlink()
+
+    @contextlib.contextmanager
+    def _reading(self, key: str) -> Iterator[Path]:
+        path = self._root / key
+        try:
+            yield path
+        except FileNotFoundError as error:
+            raise ObjectNotFound("no such object", file=str(path)) from error
+        except OSError as error:
+            if isinstance(error, StoreError):
+                raise
+            raise StoreError(f"cannot be read: {error.strerror}", file=str(path)) from error
