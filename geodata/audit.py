@@ -9,6 +9,7 @@ and counts; never a key, a subject or content.
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import hashlib
 import itertools
 import json
@@ -70,11 +71,14 @@ class AuditLog:
         self._pid, self._head, self._count = os.getpid(), _START, 0
         self.append({"event": "segment", "format_version": FORMAT_VERSION, "name": path.name})
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"folder": self.folder}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return audit_log, (self.folder,)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["folder"])  # type: ignore[misc]
+
+@functools.cache
+def audit_log(folder: Path) -> AuditLog:
+    """Return this process's log in a folder: one segment, however many ask."""
+    return AuditLog(folder)
 
 
 def _canonical(line: Mapping[str, Any]) -> str:

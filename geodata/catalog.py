@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from geodata.audit import AuditLog
+from geodata.audit import audit_log
 from geodata.config import GeodataConfig
 from geodata.errors import CommitConflict, ConfigError, ManifestError
 from geodata.manifest import (
@@ -29,7 +29,7 @@ from geodata.tags import METADATA, STAGING, Tag
 
 def make_access(audit: Path, here: str, purpose: str) -> Access:
     """Return the access of a process in region `here` whose decisions are logged in `audit`."""
-    return Access(Gate(HomePolicy(), AuditLog(audit)), here, purpose)
+    return Access(Gate(HomePolicy(), audit_log(audit)), here, purpose)
 
 
 @dataclass(frozen=True, slots=True)

@@ -281,11 +281,12 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> GeodataConfig:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML whose only booleans are true and false: NO is Norway, not a negation."""
+    """YAML whose only booleans are true and false (NO is Norway), and whose dates stay text."""
 
 
+_GUESSES = ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:timestamp")
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in known if tag != "tag:yaml.org,2002:bool"]
+    first: [(tag, pattern) for tag, pattern in known if tag not in _GUESSES]
     for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver(

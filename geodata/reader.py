@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from geodata.manifest import FileRef, Index, Shard, Version
 Int64s = npt.NDArray[np.int64]
 
 OPEN_SHARDS = 64
+DAMAGED = "geodata verify tells what is damaged"
 
 
 class Reader:
@@ -154,7 +155,7 @@ class Reader:
         def fill(path: Path) -> None:
             store.fetch(ref.path, path, tag, about, shard.live)
 
-        cached = self._cache.get(ref.sha256, ref.nbytes, fill) if self._cache else None
+        cached = self._cached(ref, about, fill)
         if cached is not None:
             return cached
         path = store.local_path(ref.path, tag, about, shard.live)
@@ -163,13 +164,21 @@ class Reader:
         self._check(path, ref, about)
         return path
 
+    def _cached(self, ref: FileRef, about: str, fill: Callable[[Path], None]) -> Path | None:
+        if self._cache is None:
+            return None
+        try:
+            return self._cache.get(ref.sha256, ref.nbytes, fill)
+        except CorruptShard as error:
+            raise CorruptShard(error.message, shard=about, file=ref.path, hint=DAMAGED) from error
+
     def _check(self, path: Path, ref: FileRef, about: str) -> None:
         nbytes = path.stat().st_size
         if nbytes != ref.nbytes:
             raise CorruptShard(
                 f"{path.name} has {nbytes} bytes, not {ref.nbytes}",
                 shard=about,
-                hint="geodata verify tells what is damaged",
+                hint=DAMAGED,
             )
 
     def _follow_revision(self, name: str) -> None:

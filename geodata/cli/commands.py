@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from geodata.cli.output import Bar, emit, size, table
+from geodata.cli.output import Bar, count, emit, size, table
 from geodata.errors import ConfigError, GeodataError
 
 if TYPE_CHECKING:
@@ -150,21 +150,21 @@ def convert(
 def _converted(report: ConvertReport) -> str:
     fields = ", ".join(f["name"] for f in report.schema if not f["name"].startswith("__"))
     rate = f"{report.records_in / report.seconds:,.0f}/s" if report.seconds else ""
-    shards = f"{report.shards} shard" + "s" * (report.shards != 1)
     rejected = f" + {report.rejected:,} rejected" if report.rejected else ""
     lines = [
         f"{Path(report.source).name} · {report.kind} · {report.records_in:,} records · {fields}",
-        f"{rate} · {size(report.bytes_in)} → {size(report.bytes_out)} · {shards}",
+        f"{rate} · {size(report.bytes_in)} → {size(report.bytes_out)} · "
+        f"{count(report.shards, 'shard')}",
         f"{report.records_in:,} in = {report.records_out:,} out{rejected} → {report.dest} "
         f"{report.version} (staging: unclassified, cannot be pushed)",
     ]
     if report.unchanged:
         lines[1] = f"nothing to do: {report.version} holds this source as it is"
-    lines += [f"  rejected {count:,}: {reason}" for reason, count in report.reasons.items()]
+    lines += [f"  rejected {n:,}: {reason}" for reason, n in report.reasons.items()]
     if report.quarantine:
         lines.append(f"  set aside in {report.quarantine}")
     if report.ignored:
-        kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in report.ignored.items())
+        kinds = ", ".join(f"{n:,} {suffix}" for suffix, n in report.ignored.items())
         lines.append(f"  ignored files: {kinds}")
     return "\n".join(lines)
 
@@ -288,8 +288,8 @@ def verify(dataset: str, config_path: Path | None, workers: int | None, as_json:
 
     report = run(dataset, config=load_if_any(config_path), workers=workers, progress=Bar())
     lines = [f"{p['shard']}: {p['problem']}" for p in report.problems]
-    verdict = "every digest matches" if report.ok else f"{len(lines)} problems"
-    lines.append(f"{report.shards} shards · {report.records:,} records · {verdict}")
+    verdict = "every digest matches" if report.ok else count(len(lines), "problem")
+    lines.append(f"{count(report.shards, 'shard')} · {count(report.records, 'record')} · {verdict}")
     emit(report, as_json, "\n".join(lines))
     if not report.ok:
         raise click.exceptions.Exit(1)
@@ -327,7 +327,7 @@ def check(config_path: Path | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"schema_version": 1, "ok": True, "config": data}))
     else:
-        click.echo(f"ok: {len(found.regions)} regions, here is {found.here or 'not set'}")
+        click.echo(f"ok: {count(len(found.regions), 'region')}, here is {found.here or 'not set'}")
 
 
 @config.command()

@@ -50,6 +50,11 @@ def size(nbytes: float) -> str:
     raise AssertionError
 
 
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun: 1 shard, 2 shards."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """Return aligned columns; numbers stand right, with thousands marked."""
     cells = [[f"{c:,}" if isinstance(c, int) else str(c) for c in row] for row in rows]

@@ -3,8 +3,8 @@
 Booleans, integers (uint64 too), strings, lists and structs are themselves; a map is a list of
 [key, value] pairs. Floats are numbers, or "NaN", "Infinity", "-Infinity". Dates and timestamps are
 ISO 8601 (UTC, "Z", where there is a zone), or the number Arrow stores beyond the years 1 to 9999;
-times of day, durations and `date64` are that number always. Decimals are strings; binaries, and
-intervals as their 16 bytes, base64.
+times of day, durations and `date64` are that number always. Decimals are strings; binaries are
+base64, as are intervals and decimals of a scale over their precision, by their bytes.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ _NONFINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 dumps: Callable[[Any], str] = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False
 ).encode
+loads: Callable[[str], Any] = json.JSONDecoder().decode
 
 
 class JsonColumn:
@@ -66,8 +67,8 @@ def _view_of(kind: pa.DataType) -> pa.DataType | None:
     """Return what Python is to see instead of `kind`, so that it loses nothing."""
     if isinstance(kind, pa.BaseExtensionType):
         return retype(kind.storage_type, _view_of)
-    if pa.types.is_interval(kind):
-        return pa.binary(16)
+    if pa.types.is_interval(kind) or _is_odd(kind):
+        return pa.binary(kind.bit_width // 8)
     if pa.types.is_temporal(kind):
         return pa.int32() if kind.bit_width == 32 else pa.int64()
     return None
@@ -83,10 +84,10 @@ def _encoder(kind: pa.DataType) -> Convert | None:
     """Return the function from a Python value to its JSON value; None where they are the same."""
     if pa.types.is_floating(kind):
         return _float_out
-    if pa.types.is_decimal(kind):
-        return str
     if _is_bytes(kind):
         return lambda value: base64.b64encode(value).decode()
+    if pa.types.is_decimal(kind):
+        return str
     if pa.types.is_date32(kind):
         return _date_out
     if pa.types.is_timestamp(kind):
@@ -98,10 +99,10 @@ def _decoder(kind: pa.DataType) -> Convert | None:
     """Return the inverse of `_encoder`'s function."""
     if pa.types.is_floating(kind):
         return _half_in if pa.types.is_float16(kind) else _float_in
-    if pa.types.is_decimal(kind):
-        return Decimal
     if _is_bytes(kind):
         return lambda value: base64.b64decode(value, validate=True)
+    if pa.types.is_decimal(kind):
+        return Decimal
     if pa.types.is_date32(kind):
         return _date_in
     if pa.types.is_timestamp(kind):
@@ -139,7 +140,13 @@ def _is_bytes(kind: pa.DataType) -> bool:
         or pa.types.is_large_binary(kind)
         or pa.types.is_fixed_size_binary(kind)
         or pa.types.is_interval(kind)
+        or _is_odd(kind)
     )
+
+
+def _is_odd(kind: pa.DataType) -> bool:
+    """Return whether `kind` is a decimal that Arrow cannot make from Python's."""
+    return bool(pa.types.is_decimal(kind) and kind.scale > kind.precision)
 
 
 def _float_out(value: float) -> float | str:

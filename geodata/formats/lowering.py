@@ -33,8 +33,10 @@ class Lowering:
         return _view(_cast(array, self.cast), self.stored)
 
     def restore(self, array: pa.Array) -> pa.Array:
-        """Return stored values as `kind`."""
-        return _cast(_view(array, self.cast), self.kind)
+        """Return stored values as `kind`, names of list items included."""
+        values = _cast(_view(array, self.cast), self.kind)
+        exact = values.type.equals(self.kind, check_metadata=True)
+        return values if exact else values.view(self.kind)
 
 
 def retype(kind: pa.DataType, replace: Replace) -> pa.DataType:

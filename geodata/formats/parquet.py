@@ -147,7 +147,8 @@ class ParquetReader:
         """Return rows in the order given, decoding each row group that holds one once."""
         schema = select(self.schema, columns)
         if len(rows) == 0:
-            return pa.RecordBatch.from_pylist([], schema=schema)
+            nothing = [pa.nulls(0, field.type) for field in schema]
+            return pa.RecordBatch.from_arrays(nothing, schema=schema)
         return take_by_unit(lambda unit: self.read_unit(unit, columns), self._starts, rows)
 
     def close(self) -> None:
@@ -248,6 +249,6 @@ def _layout(schema: pa.Schema, stored: pa.Schema) -> dict[str, object]:
 def _leaves(stored: pa.Schema) -> list[str]:
     """Return the dotted path of each leaf, as Parquet names them."""
     sink = pa.BufferOutputStream()
-    pq.write_table(stored.empty_table(), sink)
+    pq.ParquetWriter(sink, stored).close()
     columns = pq.ParquetFile(pa.BufferReader(sink.getvalue())).schema
     return [columns.column(i).path for i in range(len(columns))]

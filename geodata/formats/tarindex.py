@@ -100,9 +100,16 @@ def load(path: Path, data: pa.Buffer, shard: str) -> TarIndex:
             keys=batch.column(0),
             places=batch.columns[1:],
         )
+        _check_shape(index)
     if index.nbytes != len(data) or _tail(data, index.tail, shard)["digest"] != index.digest:
         raise CorruptShard(f"not the shard of {path.name}", shard=shard, hint="Rebuild the index")
     return index
+
+
+def _check_shape(index: TarIndex) -> None:
+    rows = sum(unit.slots for unit in index.units)
+    if len(index.keys) != rows or len(index.places) != 1 + len(plan(index.schema).members):
+        raise ValueError("an index that contradicts itself")
 
 
 def save(index: TarIndex, path: Path) -> None:
@@ -161,9 +168,9 @@ class _Scan:
         )
 
     def _head(self) -> dict[str, Any]:
-        first = next(self._entries, None)
-        if first is None or first.name != HEAD:
-            raise CorruptShard("a tar file, but no shard of geodata", shard=self._shard)
+        if bytes(self._view[: len(HEAD) + 1]) != HEAD + b"\0":
+            raise CorruptShard("no shard of geodata", shard=self._shard)
+        first = next(self._entries)
         content = self._view[first.offset : first.offset + first.size]
         self._hash.update(self._view[: first.offset])
         self._hash.update(content)

@@ -13,6 +13,8 @@ from geodata.schema import KEY
 
 Int64s = npt.NDArray[np.int64]
 
+BATCH_BYTES = 1 << 31
+
 
 class UnitCutter:
     """Cuts a stream of batches into units: by bytes, or as `unit_slots` says.
@@ -83,8 +85,14 @@ def one_batch(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         return batches[0]
     whole = pa.Table.from_batches(batches).combine_chunks().to_batches()
     if len(whole) > 1:
-        raise SchemaError("rows of over 2 GiB do not fit one batch", hint="Take fewer rows at once")
+        check_batch_bytes(BATCH_BYTES)
     return whole[0]
+
+
+def check_batch_bytes(nbytes: int) -> None:
+    """Refuse a column of 2 GiB in one batch: Arrow's offsets end there."""
+    if nbytes >= BATCH_BYTES:
+        raise SchemaError("rows of 2 GiB do not fit one batch", hint="Take fewer rows at once")
 
 
 def select(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
@@ -94,6 +102,8 @@ def select(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
     for name in columns:
         if name not in schema.names:
             raise SchemaError("no such column", column=name)
+    if not columns:
+        raise SchemaError("no columns to read", hint="Name at least one")
     return pa.schema([field for field in schema if field.name in columns], schema.metadata)
 
 

@@ -27,7 +27,7 @@ from geodata.durable import sync
 from geodata.errors import CorruptShard, GeodataError, SchemaError
 from geodata.formats import tarindex
 from geodata.formats.base import FORMAT_VERSION, UnitRange, stamped
-from geodata.formats.jsonvalues import JsonColumn, dumps
+from geodata.formats.jsonvalues import JsonColumn, dumps, loads
 from geodata.formats.slices import Slices
 from geodata.formats.tarball import (
     BLOCK,
@@ -42,10 +42,20 @@ from geodata.formats.tarball import (
     stems,
 )
 from geodata.formats.tarmembers import Content, Plan, plan
-from geodata.formats.units import UnitCutter, check_rows, select, starts_of
+from geodata.formats.units import UnitCutter, check_batch_bytes, check_rows, select, starts_of
 from geodata.schema import KEY, to_json
 
 Int64s = npt.NDArray[np.int64]
+
+_MALFORMED = (
+    pa.ArrowException,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
+"""What decoding raises on content that no writer made."""
 
 
 class WebDatasetFormat:
@@ -203,6 +213,8 @@ class WebDatasetReader:
         self._members = {
             m.field.name: (m, slices) for m, slices in zip(members, contents, strict=True)
         }
+        in_json = [field for field in self.schema if field.name not in self._members]
+        self._codecs = {field.name: JsonColumn(field) for field in in_json}
 
     def read_unit(self, unit: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """Return all rows of a run of members."""
@@ -228,11 +240,11 @@ class WebDatasetReader:
         """Return ascending rows."""
         if self._data is None:
             raise ValueError("the shard is closed")
-        in_json = [f for f in schema if f.name != KEY and f.name not in self._members]
+        in_json = [name for name in schema.names if name != KEY and name in self._codecs]
         documents = self._documents(rows) if in_json else []
         arrays = []
         for field in schema:
-            with self._corrupt(column=field.name):
+            with self._corrupt(field.name):
                 if field.name == KEY:
                     arrays.append(self._index.keys.take(pa.array(rows)).cast(field.type))
                 elif field.name in self._members:
@@ -240,34 +252,40 @@ class WebDatasetReader:
                     arrays.append(member.decode(self._pick(slices, rows)))
                 else:
                     values = [document.get(field.name) for document in documents]
-                    arrays.append(JsonColumn(field).decode(values))
+                    arrays.append(self._codecs[field.name].decode(values))
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _documents(self, rows: Int64s) -> list[dict[str, Any]]:
         """Return the JSON of these rows, empty for a tombstone."""
-        contents = self._pick(self._json, rows).gather().to_pylist()
+        with self._corrupt(".json"):
+            texts = self._pick(self._json, rows).gather().cast(pa.large_string()).to_pylist()
         documents: list[dict[str, Any]] = []
-        for row, content in zip(rows, contents, strict=True):
-            with self._corrupt(row=int(row)):
-                documents.append({} if content is None else json.loads(content))
+        for row, text in zip(rows.tolist(), texts, strict=True):
+            try:
+                documents.append({} if text is None else loads(text))
+            except ValueError:
+                key = self._index.keys[row].as_py()
+                fault = "a .json member that is no JSON"
+                raise CorruptShard(fault, shard=self._shard, row=row, key=key) from None
         return documents
 
     def _pick(self, slices: Slices, rows: Int64s) -> Slices:
         picked = slices.pick(rows)
         if (picked.offsets < 0).any() or (picked.offsets + picked.sizes > len(self._data)).any():
             raise CorruptShard("the index points outside the tar", shard=self._shard)
+        check_batch_bytes(int(picked.sizes.sum()))
         return picked
 
     @contextmanager
-    def _corrupt(self, column: str | None = None, row: int | None = None) -> Iterator[None]:
-        """Name the shard and the column or row instead of what the decoding stumbled over."""
+    def _corrupt(self, column: str) -> Iterator[None]:
+        """Name the shard and the column instead of what the decoding stumbled over."""
         try:
             yield
         except GeodataError:
             raise
-        except (pa.ArrowException, ValueError, TypeError, KeyError, ArithmeticError) as error:
+        except _MALFORMED as error:
             text = f"a member cannot be decoded ({type(error).__name__})"
-            raise CorruptShard(text, shard=self._shard, column=column, row=row) from None
+            raise CorruptShard(text, shard=self._shard, column=column) from None
 
 
 def _index_of(data: pa.Buffer, path: Path, index: Path | None) -> tarindex.TarIndex:

@@ -100,7 +100,7 @@ def shard(
     began = time.monotonic()
     if not 0 < shard_size <= MAX_SHARD_BYTES:
         raise ConfigError(f"shards of {shard_size} bytes", hint="--shard-size is at most 1GiB")
-    run = _prepare(source, dest, config, format, shard_size, seed, progress or Silent())
+    run = _prepare(source, dest, config, format, shard_size, seed, dry_run, progress or Silent())
     executor = get_executor("local", workers)
     if dry_run:
         report = run.preview(run.survey(executor))
@@ -118,6 +118,7 @@ def _prepare(
     format: str | None,
     shard_size: int,
     seed: int,
+    dry_run: bool,
     progress: Progress,
 ) -> _Run:
     if config.tagging is None:
@@ -135,7 +136,7 @@ def _prepare(
     if form not in FORMATS:
         raise ConfigError(f"no format '{form}'", hint=f"Known: {', '.join(FORMATS)}")
     rules = Rules(
-        config.tagging, config.regions, dt.datetime.now(dt.UTC).date(), _keys(config, root)
+        config.tagging, config.regions, dt.datetime.now(dt.UTC).date(), _keys(config, root, dry_run)
     )
     digest = digest_of(
         {
@@ -165,10 +166,12 @@ def _prepare(
     )
 
 
-def _keys(config: GeodataConfig, root: Path) -> dict[str, bytes]:
-    """Return each region's secret for pseudonyms, made now if it is the first use."""
+def _keys(config: GeodataConfig, root: Path, dry_run: bool) -> dict[str, bytes]:
+    """Return each region's secret for pseudonyms, made now on first use (not in a dry run)."""
     if config.tagging is None or config.tagging.subject is None:
         return {}
+    if dry_run:
+        return {name: name.encode() for name in config.regions}
     return {
         name: load_subject_key(
             config.resolve(region.subject_key or Path("keys") / f"{name}.subject.key"), root

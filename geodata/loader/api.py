@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch.utils.data import DataLoader
 from geodata import schema as schemas
 from geodata.cache import NvmeCache
 from geodata.catalog import Catalog, Visible, locate, make_access, visible_set
-from geodata.config import GeodataConfig, RegionSection, load_config
+from geodata.config import GeodataConfig, RegionSection, TextSection, load_config
 from geodata.errors import ConfigError, GeodataError, OrderMismatch
 from geodata.loader.dataset import Batch, Columns, StepDataset, choose_columns
 from geodata.loader.decode import ImageDecoder, make_tokenizer
@@ -113,6 +114,11 @@ class Loader:
     def epoch(self) -> int:
         """Return the epoch of the next batch."""
         return self._epoch
+
+    @property
+    def text(self) -> TextSection | None:
+        """Return how text becomes tokens; None without a text column."""
+        return self._columns.text
 
     @property
     def vocab_size(self) -> int:
@@ -258,6 +264,7 @@ class Loader:
             prefetch_factor=section.prefetch if workers else None,
             multiprocessing_context=method if workers else None,
             pin_memory=torch.cuda.is_available(),
+            worker_init_fn=_outlive_signals if workers else None,
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -302,6 +309,12 @@ class Loader:
         """Release files and decoded units."""
         if self._dataset is not None:
             self._dataset.reader.close()
+
+
+def _outlive_signals(_worker: int) -> None:
+    """Leave signals to the parent: one sent to the whole group must not break its last step."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _movement(home: str, shard: Shard, region: str) -> Movement:

@@ -22,9 +22,22 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from geodata.errors import ConfigError
-from geodata.sources.listing import Listing as Listing
-from geodata.sources.listing import SourceFile as SourceFile
-from geodata.sources.listing import list_files as list_files
+from geodata.sources.listing import Listing, SourceFile, list_files
+
+__all__ = [
+    "KINDS",
+    "SUFFIXES",
+    "Listing",
+    "Piece",
+    "Reject",
+    "Scan",
+    "Source",
+    "SourceFile",
+    "first_rows",
+    "list_files",
+    "open_source",
+    "recognise",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +152,7 @@ SUFFIXES = {
     "images": frozenset({".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff"}),
 }
 
+_PACKED = frozenset({".gz", ".zst", ".bz2", ".xz", ".zip", ".tar", ".7z"})
 _CHOICES = f"Say what it is with --kind {' | '.join(KINDS)}"
 
 
@@ -153,13 +167,9 @@ def open_source(path: Path, *, kind: str | None = None, source_id: str | None = 
     if chosen not in KINDS:
         raise ConfigError(f"no kind of source '{chosen}'", hint=f"Known: {', '.join(KINDS)}")
     if not listing.single and kind != "text":
-        listing = listing.only(SUFFIXES[chosen])
+        everything, listing = listing, listing.only(SUFFIXES[chosen])
         if not listing.files:
-            raise ConfigError(
-                f"the folder holds no {chosen} ({_counts(list_files(path))})",
-                file=str(path),
-                hint=_CHOICES,
-            )
+            raise _unclear(f"the folder holds no {chosen}", everything)
     module, _, attribute = KINDS[chosen].partition(":")
     made: Source = getattr(import_module(module), attribute)(listing, _checked_id(path, source_id))
     return made
@@ -174,6 +184,7 @@ def recognise(path: Path) -> str:
 
 
 def _kind_of(listing: Listing) -> str:
+    """Return the kind of nine in ten of the files that have one, and of half of all."""
     found: Counter[str] = Counter()
     for suffix, count in listing.suffixes().items():
         for kind, known in SUFFIXES.items():
@@ -182,22 +193,20 @@ def _kind_of(listing: Listing) -> str:
     for kind, count in found.most_common(1):
         if count * 2 > len(listing.files) and count * 10 >= found.total() * 9:
             return kind
-    where = str(listing.root)
-    raise ConfigError(
-        f"cannot tell the kind of corpus: {_counts(listing)}", file=where, hint=_CHOICES
-    )
+    raise _unclear("cannot tell the kind of corpus", listing)
 
 
-def _counts(listing: Listing) -> str:
-    return ", ".join(
-        f"{n} {suffix or 'without suffix'}" for suffix, n in listing.suffixes().most_common()
-    )
+def _unclear(message: str, listing: Listing) -> ConfigError:
+    suffixes = listing.suffixes()
+    counts = ", ".join(f"{n} {suffix or 'without suffix'}" for suffix, n in suffixes.most_common())
+    hint = "Unpack it first" if suffixes.keys() <= _PACKED else _CHOICES
+    return ConfigError(f"{message}: {counts}", file=str(listing.root), hint=hint)
 
 
 def _checked_id(path: Path, source_id: str | None) -> str:
     """Return the chosen id, or the name of the file or folder at `path`."""
     chosen = path.absolute().name if source_id is None else source_id
-    if not chosen or "/" in chosen or chosen in (".", "..") or not _is_utf8(chosen):
+    if chosen in ("", ".", "..") or "/" in chosen or not _is_utf8(chosen):
         raise ConfigError(
             "the source needs an id: a name without slashes, in UTF-8",
             file=str(path),

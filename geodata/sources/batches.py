@@ -91,6 +91,6 @@ def _width(kind: pa.DataType) -> int:
     if pa.types.is_struct(kind):
         return 1 + sum(_width(field.type) for field in kind)
     try:
-        return 1 + (kind.bit_width + 7) // 8
+        return 1 + (int(kind.bit_width) + 7) // 8
     except ValueError:
         return 9

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import TypeVar
 
 from geodata.sources.base import Piece, Reject
+from geodata.sources.batches import BATCH_BYTES, Unfit
 from geodata.sources.listing import Listing, SourceFile
 
 MAX_RECORD = (1 << 31) - 1
@@ -20,10 +21,13 @@ _FILE_COST = 512
 """What opening a file costs, in bytes read: keeps pieces of tiny files bounded."""
 
 
+_Kept = TypeVar("_Kept")
+
+
 class Corpus:
     """The files of one corpus. Its kinds derive from it; nothing is held open between calls."""
 
-    kind: ClassVar[str]
+    kind: str
 
     def __init__(self, listing: Listing, source_id: str):
         self.root = listing.root
@@ -48,17 +52,6 @@ class Corpus:
         """Return whether keys can be made of the file's name."""
         return self._single or self.shown(index) == self.files[index].name
 
-    def content(self, index: int) -> bytes | Reject:
-        """Return the bytes of the file `index`, or why it cannot be a record."""
-        try:
-            if not self.named_in_utf8(index):
-                return Reject(self.shown(index), None, NOT_UTF8_NAME, self.path(index).read_bytes())
-            with self.path(index).open("rb") as file:
-                data = file.read(MAX_RECORD)
-        except OSError as error:
-            return Reject(self.shown(index), None, unreadable(error))
-        return Reject(self.shown(index), None, TOO_LONG) if len(data) == MAX_RECORD else data
-
     def whole_files(self, target_bytes: int) -> list[Piece]:
         """Return pieces of whole files, of about `target_bytes` each."""
         pieces, first, nbytes, cost = [], 0, 0, 0
@@ -69,6 +62,49 @@ class Corpus:
             nbytes += file.nbytes
             cost += file.nbytes + _FILE_COST
         return [*pieces, Piece(first, len(self.files) - first, 0, 0, nbytes)]
+
+    def whole_records(
+        self,
+        piece: Piece,
+        examine: Callable[[int, bytes], _Kept],
+        reject: Callable[[Reject], None],
+    ) -> Iterator[tuple[list[str], list[_Kept]]]:
+        """Yield the keys and contents of the piece's files, about 8 MiB at a time.
+
+        `examine(file, bytes)` returns what is kept of the bytes, or raises Unfit.
+        """
+        keys: list[str] = []
+        kept: list[_Kept] = []
+        nbytes = 0
+        for index in range(piece.file, piece.file + piece.files):
+            data = b""
+            try:
+                data = self._content(index)
+                made = examine(index, data)
+            except Unfit as error:
+                reject(Reject(self.shown(index), None, str(error), data))
+                continue
+            if keys and nbytes + len(data) > BATCH_BYTES:
+                yield keys, kept
+                keys, kept, nbytes = [], [], 0
+            keys.append(self.key(index))
+            kept.append(made)
+            nbytes += len(data)
+        if keys:
+            yield keys, kept
+
+    def _content(self, index: int) -> bytes:
+        """Return the bytes of a file; raise Unfit if it cannot be a record."""
+        if not self.named_in_utf8(index):
+            raise Unfit(NOT_UTF8_NAME)
+        try:
+            with self.path(index).open("rb") as file:
+                data = file.read(MAX_RECORD)
+        except OSError as error:
+            raise Unfit(unreadable(error)) from error
+        if len(data) == MAX_RECORD:
+            raise Unfit(TOO_LONG)
+        return data
 
 
 def unreadable(error: OSError) -> str:

@@ -169,7 +169,7 @@ class _Builder:
 
 
 def _column(texts: Sequence[str | None], kind: pa.DataType, path: str) -> pa.Array:
-    """Return the values as `kind`; raise Unfit unless each comes back as the same text or number."""
+    """Return the values as `kind`; raise Unfit unless each comes back the same."""
     text = pa.array(texts, pa.string())
     if text.null_count == len(text):
         return pa.nulls(len(text), kind)

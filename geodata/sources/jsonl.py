@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -120,7 +121,7 @@ class JsonLines(Corpus):
             offsets = [0, nbytes]
         if not self.named_in_utf8(index):
             offsets = [0, nbytes]
-        return zip(offsets[:-1], offsets[1:], strict=True)
+        return pairwise(offsets)
 
     def _refuse_one_value(self, index: int) -> None:
         """Raise ConfigError if a `.json` file is one array or one object over several lines."""
@@ -217,7 +218,7 @@ def _parse(line: bytes) -> dict[str, Any] | str | None:
             return "the line is not a JSON object"
         return _doubt(line, record) or record
     except UnicodeDecodeError as error:
-        return f"invalid UTF-8 at byte {error.start + 1} of the line"
+        return f"invalid UTF-8 at byte {error.start} of the line"
     except json.JSONDecodeError as error:
         return f"invalid JSON at column {error.colno}: {error.msg}"
     except Unfit as error:

@@ -150,8 +150,8 @@ def with_text(fields: Sequence[pa.Field]) -> pa.Schema:
 
 
 def check_name(name: str, place: Place, files: Sequence[SourceFile]) -> None:
-    """Raise SchemaError for a column's name that is empty or reserved."""
-    where = {"column": name, "file": files[place[0]].name, "row": place[1]}
+    """Raise SchemaError for a column's name that is empty or reserved; row 0 is no row."""
+    where = {"column": name, "file": files[place[0]].name, "row": place[1] or None}
     if not name:
         raise SchemaError("a field has no name", hint="Name it in the source", **where)
     if name.startswith("__") and name.endswith("__"):
@@ -209,8 +209,9 @@ class _Chooser:
         if _WIDE in numbers and "double" not in numbers:
             file, row = numbers[_WIDE]
             hint = "Write it as a string, or reject such records: --on-error skip | quarantine"
-            where = {"column": path, "file": self.files[file].name, "row": row}
-            return SchemaError(f"the column holds an {_WIDE}", hint=hint, **where)
+            name = self.files[file].name
+            message = f"the column holds an {_WIDE}"
+            return SchemaError(message, hint=hint, column=path, file=name, row=row)
         return self._conflict(path, (numbers[one], one), (numbers[other], other))
 
     def _conflict(self, path: str, one: tuple[Place, str], other: tuple[Place, str]) -> SchemaError:
@@ -220,8 +221,8 @@ class _Chooser:
             f"and {other_kind} (first in {self._at(second)})"
         )
         hint = "Mend the source, or keep the first type and reject the rest: --on-error skip"
-        where = {"column": path, "file": self.files[second[0]].name, "row": second[1]}
-        return SchemaError(message, hint=hint, **where)
+        file, row = second
+        return SchemaError(message, hint=hint, column=path, file=self.files[file].name, row=row)
 
     def _at(self, place: Place) -> str:
         return f"{self.files[place[0]].name} row {place[1]}"

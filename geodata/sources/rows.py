@@ -77,7 +77,8 @@ def _split(
 ) -> None:
     """Fill the fields of a record with quotes, taking as many lines as it has."""
     splitter = _Splitter(row, delimiter)
-    raw, nbytes = [], 0
+    raw: list[bytes] = []
+    nbytes = 0
     while line != b"":
         nbytes += MAX_RECORD if line is None else len(line)
         if line is None or nbytes >= MAX_RECORD:

@@ -8,8 +8,11 @@ get a finer unit; one too far away for it does not fit then, and says so.
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from geodata.schema import plain_type
 from geodata.sources.batches import Unfit
 
 _UNITS = ("s", "ms", "us", "ns")
@@ -64,12 +67,147 @@ def conform(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
         return array
     if array.null_count == len(array):
         return pa.nulls(len(array), kind)
-    plain = bare(array.type)
+    if pa.types.is_struct(array.type) and pa.types.is_struct(kind):
+        return _conform_struct(array, kind, path)
+    if _is_varying_list(array.type) and _is_varying_list(kind):
+        return _conform_list(array, kind, path)
+    return _conform_leaf(array, kind, path)
+
+
+def _conform_struct(array: pa.StructArray, kind: pa.StructType, path: str) -> pa.StructArray:
+    present = {field.name: i for i, field in enumerate(array.type)}
+    for name in present:
+        if kind.get_field_index(name) < 0:
+            raise Unfit(f"'{path}.{name}' is not in the schema")
+    below = array.flatten()
+    children = [
+        conform(below[present[field.name]], field.type, f"{path}.{field.name}")
+        if field.name in present
+        else pa.nulls(len(array), field.type)
+        for field in kind
+    ]
+    return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
+
+
+def _conform_list(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
+    items = conform(array.flatten(), kind.value_type, f"{path}[]")
+    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
+    large = pa.types.is_large_list(kind)
+    ends = np.cumsum(lengths, dtype=np.int64 if large else np.int32)
+    offsets = pa.array(np.concatenate([np.zeros(1, ends.dtype), ends]))
+    made = pa.LargeListArray if large else pa.ListArray
+    return made.from_arrays(offsets, items, type=kind, mask=array.is_null())
+
+
+def _conform_leaf(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
+    plain = bare(plain_type(array.type, path))
+    fits = _are_integers(plain, kind) or (_is_number(plain) and pa.types.is_float64(kind))
     try:
-        if not (_are_numbers(plain, kind) or united(kind, plain, path, False).equals(kind)):
+        if not fits and not united(kind, plain, path, first_wins=False).equals(kind):
             raise Unfit.of(path, kind, str(plain))
         return array.cast(kind, safe=True)
-    except Clash as error:
-        raise Unfit.of(error.path, error.one, str(error.other)) from error
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except Clash as clash:
+        raise Unfit.of(clash.path, clash.one, str(clash.other)) from clash
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise Unfit.of(path, kind, f"a value of {plain} that it cannot hold") from error
+
+
+def _united_structs(
+    one: pa.StructType, other: pa.StructType, path: str, first_wins: bool
+) -> pa.DataType:
+    fields = {field.name: field.type for field in one}
+    for field in other:
+        known = fields.get(field.name, pa.null())
+        fields[field.name] = united(known, field.type, f"{path}.{field.name}", first_wins)
+    return pa.struct(list(fields.items()))
+
+
+def _list_of(items: pa.DataType, one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """Return the kind of list that holds both kinds."""
+    fixed = pa.types.is_fixed_size_list
+    if fixed(one) and fixed(other) and one.list_size == other.list_size:
+        return pa.list_(items, one.list_size)
+    large = pa.types.is_large_list(one) or pa.types.is_large_list(other)
+    return pa.large_list(items) if large else pa.list_(items)
+
+
+def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """Return the type that holds all values of two types that are not nested, or None."""
+    if _is_number(one) and _is_number(other):
+        return _common_number(one, other)
+    if _is_text(one) and _is_text(other):
+        return pa.large_string()
+    if _is_bytes(one) and _is_bytes(other):
+        large = pa.types.is_large_binary(one) or pa.types.is_large_binary(other)
+        return pa.large_binary() if large else pa.binary()
+    if pa.types.is_decimal(one) and pa.types.is_decimal(other):
+        return _common_decimal(one, other)
+    if pa.types.is_date(one) and pa.types.is_date(other):
+        return pa.date64()
+    return _common_time(one, other)
+
+
+def _common_number(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    if _are_integers(one, other):
+        signed = [pa.types.is_signed_integer(kind) for kind in (one, other)]
+        if all(signed) or not any(signed):
+            return one if one.bit_width > other.bit_width else other
+        bits = max(k.bit_width * (1 if s else 2) for k, s in zip((one, other), signed, strict=True))
+        return {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}.get(bits)
+    floats = [k for k in (one, other) if pa.types.is_floating(k)]
+    digits = max(map(_digits, (one, other)))
+    least = max(kind.bit_width for kind in floats)
+    held = {16: (11, pa.float16()), 32: (24, pa.float32()), 64: (53, pa.float64())}
+    return next(
+        (kind for bits, (most, kind) in held.items() if bits >= least and most >= digits), None
+    )
+
+
+def _digits(kind: pa.DataType) -> int:
+    """Return how many binary digits the integers of this type have; 0 for floats."""
+    if pa.types.is_floating(kind):
+        return 0
+    return int(kind.bit_width) - int(pa.types.is_signed_integer(kind))
+
+
+def _common_decimal(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    scale = max(one.scale, other.scale)
+    digits = max(one.precision - one.scale, other.precision - other.scale) + scale
+    wide = digits > 38 or pa.types.is_decimal256(one) or pa.types.is_decimal256(other)
+    if digits > 76:
+        return None
+    return pa.decimal256(digits, scale) if wide else pa.decimal128(digits, scale)
+
+
+def _common_time(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    checks = (pa.types.is_timestamp, pa.types.is_duration, pa.types.is_time)
+    if not any(check(one) and check(other) for check in checks):
+        return None
+    if pa.types.is_timestamp(one) and one.tz != other.tz:
+        return None
+    return max(one, other, key=lambda kind: _UNITS.index(kind.unit))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _are_integers(one: pa.DataType, other: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(one) and pa.types.is_integer(other))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    checks = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+    return any(check(kind) for check in checks)
+
+
+def _is_varying_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return _is_varying_list(kind) or bool(pa.types.is_fixed_size_list(kind))

@@ -1,0 +1,376 @@
+"""The way of the data from raw records to shards: complete, exact, and deaf to kills."""
+
+import base64
+import gc
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import webdataset
+
+import geodata
+from conftest import make_posts
+from geodata import durable
+from geodata.catalog import Catalog, locate
+from geodata.config import load_config
+from geodata.errors import ConfigError, SchemaError, StoreError, TooManyBadRecords
+from geodata.manifest import Version
+from geodata.tags import STAGING
+
+
+def digests(root, region=None):
+    """Return what must be equal after any kill: the shards' lines, all of them."""
+    config_path = root / "geodata.yaml"
+    name, config = ("data/raw", None) if region == STAGING else ("posts", load_config(config_path))
+    place = locate(str(root / name) if region == STAGING else name, config)
+    catalog = Catalog.at(place, "test")
+    index = catalog.index()
+    return [s.to_line() for name in index.regions for s in catalog.shards(index, name)]
+
+
+def read_posts(root):
+    text = (root / "posts.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def convert(root, **options):
+    return geodata.convert(
+        root / "posts.jsonl", root / "data/raw", **{"workers": 1, "shard_size": 16_000, **options}
+    )
+
+
+def shard(root, **options):
+    config = load_config(root / "geodata.yaml")
+    options = {"workers": 1, "shard_size": 8_000, **options}
+    return geodata.shard(str(root / "data/raw"), config=config, **options)
+
+
+def rows_of(root, reference="posts"):
+    config = load_config(root / "geodata.yaml")
+    listing = geodata.list_files(reference, config=config)
+    return [row for s in listing.shards for row in pq.read_table(s.file).to_pylist()]
+
+
+@pytest.mark.parametrize("form", ["parquet", "webdataset"])
+def test_every_record_arrives_exactly_once_and_unchanged(workspace, form):
+    posts = read_posts(workspace)
+    done = convert(workspace, format=form)
+    assert (done.records_in, done.records_out, done.rejected) == (300, 300, 0)
+    assert done.shards > 1
+    report = shard(workspace)
+    assert report.records_in == report.records_out == 300
+    assert geodata.verify("posts", config=load_config(workspace / "geodata.yaml"), workers=1).ok
+    if form == "webdataset":
+        return
+    rows = rows_of(workspace)
+    by_key = {row["__key__"]: row for row in rows}
+    assert len(by_key) == 300
+    for number, post in enumerate(posts, 1):
+        row = by_key[f"posts.jsonl#{number}"]
+        assert "author_email" not in row
+        assert (row["__subject__"] is None) == (post["author_email"] is None)
+        for name in ("text", "country", "score", "likes", "tags"):
+            assert row[name] == post[name]
+
+
+def test_regions_tags_and_pseudonyms_follow_the_rules(workspace):
+    posts = read_posts(workspace)
+    convert(workspace)
+    report = shard(workspace)
+    homes = {
+        "DE": "eu-central",
+        "FR": "eu-central",
+        "NO": "eu-central",
+        "US": "us-east",
+        "CA": "us-east",
+        "JP": "ap-northeast",
+        "KR": "ap-northeast",
+    }
+    expected = Counter(homes.get(post["country"], "eu-central") for post in posts)
+    assert {name: t.records for name, t in report.regions.items()} == expected
+    assert report.unknown_region == sum(post["country"] not in homes for post in posts)
+    personal = sum(p["author_email"] is not None or p["country"] not in homes for p in posts)
+    assert sum(t.personal for t in report.regions.values()) == personal
+
+    shown = geodata.inspect("posts", config=load_config(workspace / "geodata.yaml"))
+    tags = [t["tag"] for region in shown.regions.values() for t in region["tags"]]
+    with_basis = [tag for tag in tags if tag.get("legal_basis")]
+    assert len(with_basis) == 3
+    assert {tag["retention_until"] for tag in with_basis} == {"2031-07-01"}
+    assert {tuple(tag.get("applicable_law", ())) for tag in tags} == {
+        ("eu-gdpr",),
+        (),
+        ("jp-appi",),
+    }
+
+    subjects = {}
+    for row in rows_of(workspace):
+        number = int(row["__key__"].partition("#")[2]) - 1
+        home = homes.get(posts[number]["country"], "eu-central")
+        if row["__subject__"]:
+            subjects.setdefault((home, posts[number]["author_email"]), set()).add(
+                row["__subject__"]
+            )
+    assert all(len(found) == 1 for found in subjects.values())
+    assert len(set().union(*subjects.values())) == len(subjects)  # other regions, other pseudonyms
+    keys = sorted((workspace / "keys").iterdir())
+    assert [key.name for key in keys] == [f"{r}.subject.key" for r in sorted(report.regions)]
+    assert all(key.stat().st_mode & 0o777 == 0o600 for key in keys)
+
+
+def test_shards_are_bounded_and_shuffled(workspace):
+    convert(workspace)
+    report = shard(workspace, format="parquet", shard_size=6_000)
+    assert report.shards > len(report.regions) * 2
+    order = [row["__key__"] for row in rows_of(workspace)]
+    numbers = [int(key.partition("#")[2]) for key in order]
+    ascending = sum(a < b for a, b in zip(numbers, numbers[1:], strict=False))
+    assert 0.3 < ascending / len(numbers) < 0.7
+    shard(workspace, seed=1)
+    assert [row["__key__"] for row in rows_of(workspace)] != order
+
+
+def test_the_outcome_does_not_depend_on_workers(workspace):
+    convert(workspace, workers=2)
+    shard(workspace, workers=2)
+    both = digests(workspace, STAGING), digests(workspace)
+    for folder in ("data/raw", "data/posts"):
+        (workspace / folder).rename(workspace / f"{folder}-2")
+    convert(workspace, workers=1)
+    shard(workspace, workers=1)
+    assert (digests(workspace, STAGING), digests(workspace)) == both
+
+
+def test_a_rerun_does_nothing_and_a_changed_source_makes_a_version(workspace):
+    first = convert(workspace)
+    again = convert(workspace)
+    assert not first.unchanged and again.unchanged
+    assert again.version == first.version == "v000001"
+    assert shard(workspace).version == "v000001"
+    assert shard(workspace).unchanged
+    with (workspace / "posts.jsonl").open("a") as file:
+        file.write('{"text": "one more", "country": "DE"}\n')
+    assert convert(workspace).records_out == 301
+    report = shard(workspace)
+    assert (report.version, report.records_out) == ("v000002", 301)
+    assert len(rows_of(workspace, "posts@v1")) == 300
+    assert len(rows_of(workspace, "posts@v2")) == 301
+
+
+def killed_at(number, function, root):
+    durable.kill_at(number)
+    function(root)
+
+
+def kill_everywhere(root, function, check):
+    """Kill `function` at each of its durable steps, let it go on, and `check` the outcome."""
+    context = multiprocessing.get_context("fork")
+    for number in range(1, 1000):
+        victim = context.Process(target=killed_at, args=(number, function, root))
+        victim.start()
+        victim.join(60)
+        if victim.exitcode == 0:
+            return number - 1
+        assert victim.exitcode == -signal.SIGKILL
+        function(root)
+        check()
+    raise AssertionError("never got through")
+
+
+def test_convert_killed_at_every_point_ends_as_if_undisturbed(workspace):
+    convert(workspace)
+    expected = digests(workspace, STAGING)
+    (workspace / "data/raw").rename(workspace / "data/reference")
+
+    def check():
+        assert digests(workspace, STAGING) == expected
+        assert not (workspace / "data/raw/.jobs").exists() or not list(
+            (workspace / "data/raw/.jobs").iterdir()
+        )
+        for version in (workspace / "data/raw/metadata").glob("v*.json"):
+            assert version.name == "v000001.json"
+        shutil.rmtree(workspace / "data/raw")
+
+    points = kill_everywhere(workspace, convert, check)
+    assert points > 30
+
+
+def test_shard_killed_at_every_point_ends_as_if_undisturbed(workspace):
+    make_posts(workspace / "posts.jsonl", count=40)
+    config = (workspace / "geodata.yaml").read_text().replace("[JP, KR]", "[JP, KR, US, CA]")
+    (workspace / "geodata.yaml").write_text(config.replace("us-east: [US, CA], ", ""))
+    convert(workspace)
+    shard(workspace)
+    expected = digests(workspace)
+
+    def check():
+        assert digests(workspace) == expected
+        assert [v.name for v in (workspace / "data/posts/metadata").glob("v*")] == ["v000001.json"]
+        shutil.rmtree(workspace / "data/posts")
+
+    check()
+    points = kill_everywhere(workspace, shard, check)
+    assert points > 50
+
+
+def test_a_source_that_changed_since_the_plan_is_refused(workspace):
+    context = multiprocessing.get_context("fork")
+    victim = context.Process(target=killed_at, args=(25, convert, workspace))
+    victim.start()
+    victim.join(60)
+    assert victim.exitcode == -signal.SIGKILL
+    with (workspace / "posts.jsonl").open("a") as file:
+        file.write('{"text": "one more"}\n')
+    with pytest.raises(ConfigError, match=r"changed since.*posts\.jsonl.*--restart"):
+        convert(workspace)
+    assert convert(workspace, restart=True).records_out == 301
+
+
+def hold(root, barrier):
+    from geodata.jobs.base import JobFolder
+
+    folder = next((root / "data/raw/.jobs").iterdir())
+    with JobFolder(root / "data/raw", folder.name).held():
+        barrier.wait(60)
+        barrier.wait(60)
+
+
+def test_the_same_job_twice_at_once_is_refused(workspace):
+    context = multiprocessing.get_context("fork")
+    victim = context.Process(target=killed_at, args=(25, convert, workspace))
+    victim.start()
+    victim.join(60)
+    barrier = context.Barrier(2)
+    other = context.Process(target=hold, args=(workspace, barrier))
+    other.start()
+    barrier.wait(60)
+    with pytest.raises(StoreError, match="running in another process"):
+        convert(workspace)
+    barrier.wait(60)
+    other.join(60)
+    assert convert(workspace).records_out == 300
+
+
+BAD = '{"text": "ok", "country": "DE"}\n{"text": broken}\n{"text": "ok too", "country": "FR"}\n'
+
+
+def test_bad_records_fail_are_skipped_or_set_aside(workspace):
+    (workspace / "posts.jsonl").write_text(BAD)
+    with pytest.raises(TooManyBadRecords) as caught:
+        convert(workspace)
+    assert caught.value.fields["row"] == 2
+    assert not list((workspace / "data/raw/metadata").glob("*")) or caught
+    done = convert(workspace, on_error="skip")
+    assert (done.records_in, done.records_out, done.rejected) == (3, 2, 1)
+    done = convert(workspace, on_error="quarantine")
+    assert done.rejected == 1
+    (kept,) = (workspace / "data/raw/quarantine").rglob("*.jsonl")
+    line = json.loads(kept.read_text())
+    assert line["row"] == 2
+    assert b"broken" in base64.b64decode(line["raw"])
+    with pytest.raises(TooManyBadRecords, match="more than 0 records"):
+        (workspace / "posts.jsonl").write_text(BAD + "\n")
+        convert(workspace, on_error="skip", max_errors=0)
+
+
+def test_a_type_conflict_names_both_types_file_and_row(workspace):
+    (workspace / "posts.jsonl").write_text('{"n": null}\n{"n": 1}\n{"n": "x"}\n')
+    with pytest.raises(SchemaError) as caught:
+        convert(workspace)
+    text = str(caught.value)
+    assert all(part in text for part in ("int", "string", "posts.jsonl", "2", "3"))
+
+
+def test_a_full_disk_is_one_clear_error_and_leaves_no_version(workspace, monkeypatch):
+    def full(path):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(durable, "sync", full)
+    with pytest.raises(StoreError, match="No space left on device.*make room"):
+        convert(workspace)
+    monkeypatch.undo()
+    monkeypatch.chdir(workspace)
+    assert convert(workspace).records_out == 300
+
+
+def test_an_unmapped_region_needs_the_users_word(workspace):
+    text = (workspace / "geodata.yaml").read_text().replace("  unknown: eu-central\n", "")
+    (workspace / "geodata.yaml").write_text(text)
+    convert(workspace)
+    with pytest.raises(ConfigError, match="region of a record is not found.*tagging.unknown"):
+        shard(workspace)
+
+
+def test_a_wrong_field_names_the_nearest(workspace):
+    text = (workspace / "geodata.yaml").read_text().replace("field: country", "field: contry")
+    (workspace / "geodata.yaml").write_text(text)
+    convert(workspace)
+    with pytest.raises(ConfigError, match="no field 'contry'.*Did you mean 'country'"):
+        shard(workspace)
+
+
+def test_a_dry_run_writes_nothing(workspace):
+    convert(workspace)
+    before = {path for path in workspace.rglob("*") if "audit" not in path.parts}
+    report = shard(workspace, dry_run=True)
+    assert {path for path in workspace.rglob("*") if "audit" not in path.parts} == before
+    written = shard(workspace)
+    assert {n: t.records for n, t in report.regions.items()} == {
+        n: t.records for n, t in written.regions.items() if t.records
+    }
+    assert report.shards == written.shards
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_the_stock_webdataset_reader_agrees(workspace):
+    posts = read_posts(workspace)
+    convert(workspace)
+    shard(workspace, format="webdataset")
+    listing = geodata.list_files("posts", config=load_config(workspace / "geodata.yaml"))
+    found = {}
+    for item in listing.shards:
+        for sample in webdataset.WebDataset(item.file, shardshuffle=False, empty_check=False):
+            record = json.loads(sample["json"])
+            text = sample["txt"].decode() if "txt" in sample else None
+            found[record["__key__"]] = (text, record["likes"])
+    assert found == {
+        f"posts.jsonl#{n}": (post["text"], post["likes"]) for n, post in enumerate(posts, 1)
+    }
+    gc.collect()  # that reader leaves files open
+
+
+def test_verify_names_each_kind_of_damage(workspace):
+    convert(workspace)
+    shard(workspace, format="webdataset")
+    config = load_config(workspace / "geodata.yaml")
+    listing = geodata.list_files("posts", config=config)
+    assert geodata.verify("posts", config=config, workers=1).ok
+    files = [Path(s.file) for s in listing.shards]
+    data = bytearray(files[0].read_bytes())
+    data[700] ^= 1
+    files[0].write_bytes(data)
+    os.truncate(files[1], files[1].stat().st_size // 2)
+    files[2].with_name(files[2].name + ".index").unlink()
+    report = geodata.verify("posts", config=config, workers=1)
+    told = {p["shard"]: [] for p in report.problems}
+    for problem in report.problems:
+        told[problem["shard"]].append(problem["problem"])
+    assert not report.ok
+    assert set(told) == {s.shard for s in listing.shards[:3]}
+    assert any("does not match its digest" in p for p in told[listing.shards[0].shard])
+    assert any("bytes, not" in p for p in told[listing.shards[1].shard])
+    assert any("is missing" in p for p in told[listing.shards[2].shard])
+
+
+def test_versions_parse():
+    assert Version.parse("v3") == Version.parse("v000003") == Version(3)
+    assert str(Version.parse("v3.r2")) == "v000003.r2"
+    with pytest.raises(ConfigError, match="no version"):
+        Version.parse("latest-ish")

@@ -1,0 +1,462 @@
+"""The loader: the same global steps at any layout, exact resume, policy at the door."""
+
+import gc
+import json
+import logging
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import geodata
+from geodata.audit import read_segment
+from geodata.config import load_config
+from geodata.errors import ConfigError, CorruptShard, OrderMismatch, PolicyDenied
+from geodata.loader import build_loader
+from geodata.manifest import Index, Version
+from geodata.tags import Tag
+
+
+def build(path, *overrides, **options):
+    return build_loader(load_config(path, list(overrides)), **options)
+
+
+def ids(batch):
+    return [i for i in batch["sample"].tolist() if i >= 0]
+
+
+def epoch_ids(loader):
+    return [ids(batch) for batch in loader]
+
+
+def test_an_epoch_holds_each_permitted_record_once(posts_dataset):
+    config = load_config(posts_dataset)
+    rows = [
+        (s.region, row)
+        for s in geodata.list_files("posts", config=config).shards
+        for row in pq.read_table(s.file).to_pylist()
+    ]
+    for region, other in (("eu-central", "us-east"), ("us-east", "eu-central")):
+        loader = build(posts_dataset, region=region)
+        seen = [
+            likes
+            for batch in loader
+            for likes, w in zip(batch["likes"].tolist(), batch["weight"].tolist(), strict=True)
+            if w
+        ]
+        assert loader.records == len(seen)
+        may = [row["likes"] for home, row in rows if home == region]
+        mine = set(seen)
+        assert set(may) <= mine
+        foreign = [row for home, row in rows if home == other]
+        personal = [row["likes"] for row in foreign if row["__subject__"]]
+        free = [
+            row["likes"]
+            for row in foreign
+            if row["country"] and not row["__subject__"] and row["country"] != "BR"
+        ]
+        assert mine.isdisjoint(personal) and personal
+        assert set(free) <= mine and free
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    lanes=st.sampled_from([1, 2, 3, 4, 6, 12]),
+    split=st.sampled_from([None, "train", "heldout"]),
+    data=st.data(),
+)
+def test_any_layout_any_stops_give_the_same_global_steps(posts_dataset, lanes, split, data):
+    overrides = [f"loader.lanes={lanes}"]
+    whole = build(posts_dataset, *overrides, split=split)
+    expected = epoch_ids(whole) + epoch_ids(whole)
+    worlds = [w for w in (1, 2, 3, 5, 7, lanes) if w <= lanes]
+    states, step = None, 0
+    while step < len(expected):
+        world = data.draw(st.sampled_from(worlds))
+        run = data.draw(st.integers(1, len(expected)))
+        loaders = [
+            build(posts_dataset, *overrides, split=split, dp_rank=r, dp_size=world)
+            for r in range(world)
+        ]
+        for loader in loaders:
+            if states is not None:
+                loader.load_state_dict(json.loads(json.dumps(states)))
+        while run > 0 and step < len(expected):
+            for batches in zip(*loaders, strict=True):
+                assert [i for batch in batches for i in ids(batch)] == expected[step]
+                assert len({len(batch["weight"]) for batch in batches}) == 1
+                step, run = step + 1, run - 1
+                states = loaders[0].state_dict()
+                assert all(loader.state_dict() == states for loader in loaders)
+                if run == 0 or step == len(expected):
+                    break
+        gc.collect()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_do_not_change_the_order(posts_dataset, method):
+    alone = build(posts_dataset)
+    several = build(posts_dataset, "loader.workers=2", f"loader.start_method={method}")
+    for one, other in zip(alone, several, strict=True):
+        assert one.keys() == other.keys()
+        for name, value in one.items():
+            assert torch.equal(value, other[name]), name
+
+
+def test_resume_at_the_very_end_of_an_epoch_begins_the_next(posts_dataset):
+    first = build(posts_dataset)
+    epochs = [epoch_ids(first) for _ in range(3)]
+    assert epochs[0] != epochs[1] != epochs[2]
+    assert sorted(sum(epochs[0], [])) == sorted(sum(epochs[1], []))
+    stopped = build(posts_dataset)
+    for _batch in stopped:
+        pass
+    resumed = build(posts_dataset)
+    resumed.load_state_dict(stopped.state_dict())
+    assert epoch_ids(resumed) == epochs[1]
+    assert epoch_ids(stopped) == epochs[1]
+
+
+@pytest.mark.parametrize(
+    ("override", "field"),
+    [("loader.seed=8", "seed"), ("loader.lanes=6", "lanes"), ("loader.split.seed=1", "filter")],
+)
+def test_another_order_is_refused_naming_the_field(posts_dataset, override, field):
+    state = build(posts_dataset, split="train").state_dict()
+    with pytest.raises(OrderMismatch, match=rf"another order: {field} was"):
+        build(posts_dataset, override, split="train").load_state_dict(state)
+
+
+def test_more_ranks_than_lanes_are_refused_before_the_first_step(posts_dataset):
+    with pytest.raises(ConfigError, match="6 lanes cannot serve 7 ranks"):
+        build(posts_dataset, "loader.lanes=6", dp_rank=0, dp_size=7)
+
+
+def test_the_splits_are_disjoint_and_complete(posts_dataset):
+    parts = {}
+    for split in ("train", "heldout", None):
+        parts[split] = sorted(sum(epoch_ids(build(posts_dataset, split=split)), []))
+    assert sorted(parts["train"] + parts["heldout"]) == parts[None]
+    assert 0.03 < len(parts["heldout"]) / len(parts[None]) < 0.2
+
+
+def test_a_condition_filters_rows_with_exact_length(posts_dataset):
+    loader = build(posts_dataset, "loader.where={field: country, in: [DE]}")
+    found = sum(epoch_ids(loader), [])
+    config = load_config(posts_dataset)
+    rows = [
+        row
+        for s in geodata.list_files("posts", config=config).shards
+        for row in pq.read_table(s.file).to_pylist()
+    ]
+    assert len(found) == loader.records == sum(row["country"] == "DE" for row in rows) > 10
+
+
+def test_filters_are_evaluated_once_and_kept(posts_dataset, tmp_path):
+    first = epoch_ids(build(posts_dataset, split="train", filters=tmp_path))
+    kept = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    assert len(kept) > 3
+    assert epoch_ids(build(posts_dataset, split="train", filters=tmp_path)) == first
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == kept
+
+
+def test_text_becomes_bytes_with_an_end_and_padding(posts_dataset):
+    loader = build(posts_dataset)
+    assert (loader.vocab_size, loader.eos_id) == (257, 256)
+    config = load_config(posts_dataset)
+    texts = {
+        row["likes"]: row["text"]
+        for s in geodata.list_files("posts", config=config).shards
+        for row in pq.read_table(s.file).to_pylist()
+    }
+    cropped = 0
+    for batch in loader:
+        assert batch["tokens"].shape == batch["labels"].shape
+        for row in np.flatnonzero(batch["weight"].numpy()):
+            labels = batch["labels"][row]
+            real = labels[labels != -100].tolist()
+            raw = [*texts[int(batch["likes"][row])].encode(), 256]
+            if len(raw) == 1:
+                assert real == []  # an empty text has nothing to learn
+            elif len(raw) <= 64:
+                assert real == raw
+            else:
+                cropped += 1
+                assert len(real) == 64
+                assert any(raw[i : i + 64] == real for i in range(len(raw) - 63))
+            assert (batch["tokens"][row][labels != -100] == labels[labels != -100]).all()
+    assert cropped > 10
+
+
+def test_crops_depend_on_the_sample_not_on_the_layout(posts_dataset):
+    def texts(world):
+        found = {}
+        for rank in range(world):
+            for batch in build(posts_dataset, dp_rank=rank, dp_size=world):
+                for sample, labels in zip(batch["sample"].tolist(), batch["labels"], strict=True):
+                    found[sample] = labels[labels != -100].tolist()
+        return {key: value for key, value in found.items() if key >= 0}
+
+    assert texts(1) == texts(3)
+
+
+def copy_of(posts_dataset, tmp_path):
+    shutil.copytree(posts_dataset.parent, tmp_path / "copy")
+    return tmp_path / "copy" / "geodata.yaml"
+
+
+def rewrite(path, change):
+    """Commit a revision by hand, as erasure will: `change` maps a shard's table to another."""
+    from geodata import schema as schemas
+    from geodata.catalog import Catalog, locate
+    from geodata.formats import get_format
+    from geodata.manifest import list_bytes
+    from geodata.partition import ShardCutter
+    import hashlib
+
+    config = load_config(path)
+    catalog = Catalog.at(locate("posts", config), "test")
+    index = catalog.index()
+    shards = catalog.shards(index, "eu-central")
+    victim = max(shards, key=lambda shard: shard.live)
+    store = catalog.store(index, "eu-central")
+    old = Path(store.url) / victim.main.path
+    form = get_format(index.format)
+    reader = form.open(old)
+    cutter = ShardCutter(
+        form,
+        schemas.from_json(index.schema_),
+        shard_bytes=1 << 30,
+        tag=victim.tag,
+        summary={},
+        work=path.parent / "work",
+        name="x",
+    )
+    for unit in range(len(reader.unit_slots)):
+        cutter.write(change(reader.read_unit(unit)))
+    reader.close()
+    (sealed,) = cutter.close()
+    made = sealed.deliver(store)
+    from dataclasses import replace
+
+    made = replace(made, shard_id=victim.shard_id)
+    data = list_bytes([made if s.shard_id == victim.shard_id else s for s in shards])
+    digest = hashlib.sha256(data).hexdigest()
+    key = f"metadata/lists/region=eu-central/{digest}.jsonl"
+    (Path(store.url) / key).write_bytes(data)
+    record = json.loads(index.to_bytes())
+    record["version"], record["parent"] = str(Version(1, 1)), index.version
+    record["regions"]["eu-central"]["list"] = {"path": key, "sha256": digest, "bytes": len(data)}
+    Index.from_bytes(json.dumps(record).encode(), "x")
+    (Path(store.url) / Version(1, 1).key).write_text(json.dumps(record))
+    old.unlink()
+    return victim
+
+
+def tombstone(batch, row):
+    """Return the batch with one row erased: its slot stays, all its columns are null."""
+    import pyarrow as pa
+
+    gone = pa.RecordBatch.from_arrays(
+        [pa.nulls(1, field.type) for field in batch.schema], schema=batch.schema
+    )
+    parts = [batch.slice(0, row), gone, batch.slice(row + 1)]
+    return pa.concat_batches(parts)
+
+
+def test_a_reader_follows_an_erasure_and_the_slots_stay(posts_dataset, tmp_path):
+    path = copy_of(posts_dataset, tmp_path)
+    expected = epoch_ids(build(path, "regions.eu-central.cache=null"))
+    running = build(path, "regions.eu-central.cache=null")
+    state = running.state_dict()
+    victim = rewrite(path, lambda batch: tombstone(batch, 3))
+    assert victim.live > 10
+    for loader in (running, build(path, "regions.eu-central.cache=null")):
+        loader.load_state_dict(state)
+        after = epoch_ids(loader)
+        assert len(after) == len(expected)
+        missing = set(sum(expected, [])) - set(sum(after, []))
+        assert len(missing) == 1
+        assert [[i for i in step if i not in missing] for step in expected] == after
+        assert loader.state_dict()["epoch"] == 0
+
+
+def test_a_missing_shard_is_one_clear_error(posts_dataset, tmp_path):
+    path = copy_of(posts_dataset, tmp_path)
+    config = load_config(path)
+    gone = geodata.list_files("posts", config=config).shards[2]
+    Path(gone.file).unlink()
+    with pytest.raises(Exception, match=f"missing.*{gone.shard}"):
+        epoch_ids(build(path, "regions.eu-central.cache=null", f"here={gone.region}"))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_truncated_shard_is_one_clear_error(posts_dataset, tmp_path, workers):
+    path = copy_of(posts_dataset, tmp_path)
+    listing = geodata.list_files("posts", config=load_config(path))
+    victim = next(s for s in listing.shards if s.region == "eu-central")
+    data = Path(victim.file).read_bytes()
+    Path(victim.file).write_bytes(data[:-100])
+    shutil.rmtree(path.parent / "cache", ignore_errors=True)
+    for cache in ([], ["regions.eu-central.cache=null"]):
+        with pytest.raises(CorruptShard, match=r"another digest|bytes, not") as caught:
+            epoch_ids(build(path, f"loader.workers={workers}", *cache))
+        assert caught.value.fields["shard"] == victim.shard
+        assert "\n" not in str(caught.value)
+
+
+def test_a_later_denial_gives_empty_slots_and_a_later_grant_waits(posts_dataset, monkeypatch):
+    expected = epoch_ids(build(posts_dataset, region="us-east"))
+    running = build(posts_dataset, region="us-east")
+    steps = iter(running)
+    for _ in range(3):
+        next(steps)
+    state, excluded = running.state_dict(), running.excluded
+    steps.close()
+
+    from geodata.policy import Decision, HomePolicy
+
+    def strict(self, movement, rules=HomePolicy.decide):
+        if movement.tag.region == "ap-northeast" and movement.target == "us-east":
+            return Decision(False, "revoked")
+        return rules(self, movement)
+
+    monkeypatch.setattr(HomePolicy, "decide", strict)
+    stricter = build(posts_dataset, region="us-east")
+    assert stricter.excluded != excluded
+    with pytest.raises(OrderMismatch, match="excluded shards"):
+        stricter.load_state_dict(state)
+    stricter.load_state_dict(state, excluded)
+    rest = epoch_ids(stricter)
+    assert len(rest) == len(expected) - 3
+    for got, whole in zip(rest, expected[3:], strict=True):
+        assert [i for i in whole if i in set(got)] == got
+    assert sum(map(len, rest)) < sum(map(len, expected[3:]))
+    fewer = epoch_ids(stricter)
+    assert len(sum(fewer, [])) < len(sum(expected, []))
+
+    late_state, late_excluded = stricter.state_dict(), stricter.excluded
+    monkeypatch.undo()
+    granted = build(posts_dataset, region="us-east")
+    granted.load_state_dict(late_state, late_excluded)
+    assert epoch_ids(granted) == sorted_epoch(granted, 2)
+
+
+def sorted_epoch(loader, epoch):
+    other = pickle.loads(pickle.dumps(loader.state_dict()))
+    assert other["epoch"] == epoch
+    loader.load_state_dict({**other, "slot": 0}, loader.excluded)
+    return epoch_ids(loader)
+
+
+def test_a_region_that_may_see_nothing_is_told_so(posts_dataset, tmp_path, monkeypatch):
+    from geodata.policy import Decision, HomePolicy
+
+    monkeypatch.setattr(
+        HomePolicy,
+        "decide",
+        lambda self, movement: Decision(
+            movement.tag is not None and movement.tag.kind == "metadata", "test"
+        ),
+    )
+    with pytest.raises(ConfigError, match="may read no record of 'posts'"):
+        build(posts_dataset)
+
+
+def test_what_a_region_may_not_read_is_counted(posts_dataset, caplog):
+    caplog.set_level(logging.INFO, "geodata.loader")
+    loader = build(posts_dataset, region="us-east")
+    told = [r.getMessage() for r in caplog.records]
+    assert f"us-east may read {loader.records} records" in told
+    assert any("us-east may not read" in text and "home-only" in text for text in told)
+
+
+def test_every_shard_passes_the_gate_once_an_epoch(posts_dataset, tmp_path):
+    path = copy_of(posts_dataset, tmp_path)
+    shutil.rmtree(path.parent / "audit")
+    loader = build(path)
+    epoch_ids(loader)
+    epoch_ids(loader)
+    reads = [
+        e["subject"]
+        for segment in (path.parent / "audit").iterdir()
+        for e in read_segment(segment)
+        if e.get("action") == "read" and "records" in e
+    ]
+    homes = {s["shard_id"] for s in loader.lineage()["shards"]}
+    assert set(reads) == homes
+    assert {reads.count(name) for name in homes} == {2}
+
+
+def test_an_audit_that_cannot_be_written_stops_the_reading(posts_dataset, tmp_path):
+    path = copy_of(posts_dataset, tmp_path)
+    shutil.rmtree(path.parent / "audit")
+    (path.parent / "audit").write_text("a file in its place")
+    with pytest.raises(Exception, match="audit log cannot be written"):
+        epoch_ids(build(path))
+
+
+def test_lineage_names_the_shards_and_the_strictest_tag(posts_dataset):
+    lineage = build(posts_dataset).lineage()
+    assert (lineage["dataset"], lineage["version"]) == ("posts", "v000001")
+    tag = Tag.from_json(lineage["tag"])
+    assert (tag.kind, tag.region, tag.data_category) == ("derived", "eu-central", "PersonalData")
+    listed = {
+        s.shard for s in geodata.list_files("posts", config=load_config(posts_dataset)).shards
+    }
+    assert {s["shard_id"] for s in lineage["shards"]} | set(lineage["excluded"]) == listed
+
+
+def test_the_cache_serves_and_stays_bounded(posts_dataset, tmp_path):
+    path = copy_of(posts_dataset, tmp_path)
+    shutil.rmtree(path.parent / "cache", ignore_errors=True)
+    loader = build(path)
+    first = epoch_ids(loader)
+    held = [p for p in (path.parent / "cache/eu-central/objects").rglob("*") if p.is_file()]
+    assert {p.name for p in held} == {s["sha256"] for s in loader.lineage()["shards"]}
+    with pytest.raises(ConfigError, match=r"cannot hold a shard.*cache\.size to at least"):
+        epoch_ids(build(path, "regions.eu-central.cache.size=100"))
+    assert epoch_ids(build(path)) == first
+
+
+def test_a_denied_shard_never_enters_the_cache(posts_dataset, tmp_path):
+    path = copy_of(posts_dataset, tmp_path)
+    shutil.rmtree(path.parent / "cache", ignore_errors=True)
+    loader = build(path, region="us-east")
+    epoch_ids(loader)
+    held = {p.name for p in (path.parent / "cache/us-east/objects").rglob("*") if p.is_file()}
+    config = load_config(path)
+    from geodata.catalog import Catalog, locate
+
+    catalog = Catalog.at(locate("posts", config), "test")
+    index = catalog.index()
+    denied = [
+        s for r in index.regions for s in catalog.shards(index, r) if s.shard_id in loader.excluded
+    ]
+    assert denied
+    assert held.isdisjoint({s.main.sha256 for s in denied})
+
+
+def test_the_gate_denies_reading_past_the_loader(posts_dataset):
+    from geodata.catalog import Catalog, locate, make_access
+
+    config = load_config(posts_dataset)
+    place = locate("posts", config)
+    catalog = Catalog(place.root, make_access(place.audit, "us-east", "test"))
+    index = catalog.index()
+    store = catalog.store(index, "eu-central")
+    personal = next(s for s in catalog.shards(index, "eu-central") if s.tag.personal)
+    for call in (
+        lambda: store.read(personal.main.path, personal.tag),
+        lambda: store.local_path(personal.main.path, personal.tag),
+        lambda: store.fetch(personal.main.path, Path("x"), personal.tag),
+        lambda: store.read(personal.main.path, None),
+    ):
+        with pytest.raises(PolicyDenied):
+            call()

@@ -1,0 +1,384 @@
+"""Line JSON: exact values, widening without loss, and a reason for every line that is no record."""
+
+import json
+import math
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from geodata.errors import ConfigError, SchemaError
+from geodata.schema import dataset_schema, media_of
+from geodata.sources import corpus, open_source
+from geodata.sources.jsonl import MAX_DEPTH
+
+ONCE = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def _source(tmp_path, *lines, name="a.jsonl"):
+    encoded = [
+        line if isinstance(line, bytes) else json.dumps(line, ensure_ascii=False).encode()
+        for line in lines
+    ]
+    (tmp_path / name).write_bytes(b"".join(line + b"\n" for line in encoded))
+    return open_source(tmp_path / name)
+
+
+def test_keys_count_blank_lines_and_values_are_exact(tmp_path, read_all):
+    source = _source(tmp_path, b'{"a": 1, "b": "x\\u0000\\u00e9"}', b"", b" \t\r", b'{"a": -5}\r')
+    read = read_all(source)
+    assert read.records == {
+        "a.jsonl#1": {"a": 1, "b": "x\0é"},
+        "a.jsonl#4": {"a": -5, "b": None},
+    }
+    assert read.schema == pa.schema([("a", pa.int64()), ("b", pa.string())])
+
+
+def test_keys_of_a_folder_begin_with_its_id(tmp_path, read_all):
+    (tmp_path / "sub").mkdir()
+    _source(tmp_path, {"a": 1}, name="b.jsonl")
+    _source(tmp_path, {"a": 2}, name="sub/a.ndjson")
+    read = read_all(open_source(tmp_path, source_id="news"))
+    assert list(read.records) == ["news/b.jsonl#1", "news/sub/a.ndjson#1"]
+    assert list(read_all(open_source(tmp_path / "b.jsonl", source_id="b")).records) == ["b#1"]
+
+
+def test_the_last_line_needs_no_end_and_the_first_may_have_a_mark(tmp_path, read_all):
+    (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"a": 1}\n{"a": 2}')
+    assert read_all(open_source(tmp_path / "a.jsonl")).column("a") == [1, 2]
+
+
+def test_an_empty_file_holds_no_record(tmp_path, read_all):
+    read = read_all(_source(tmp_path))
+    assert (read.records, read.rejects, list(read.schema)) == ({}, [], [])
+
+
+WIDENING = [
+    ([None, 1, None], pa.int64()),
+    ([None, None], pa.null()),
+    ([1, 2.5], pa.float64()),
+    ([2**53, 0.5], pa.float64()),
+    ([2**60, 0.5, -(2**70)], pa.float64()),
+    ([2**63 - 1, -(2**63)], pa.int64()),
+    ([2**63, 0, 2**64 - 1], pa.uint64()),
+    ([True, None], pa.bool_()),
+    (["", "x", None], pa.string()),
+    ([math.inf, -math.inf, 1], pa.float64()),
+    ([[], None], pa.list_(pa.null())),
+    ([[], [None], [1], [2.5]], pa.list_(pa.float64())),
+    ([[[1], None], [[]]], pa.list_(pa.list_(pa.int64()))),
+    ([{}], pa.struct([])),
+    ([{"x": 1}, {"y": "a"}, None], pa.struct([("x", pa.int64()), ("y", pa.string())])),
+    (
+        [{"x": None}, {"x": {"z": [1]}}, {"x": {"z": [0.5]}}],
+        pa.struct([("x", pa.struct([("z", pa.list_(pa.float64()))]))]),
+    ),
+]
+
+
+def _fill(value, kind):
+    """Return `value` with the fields it lacks."""
+    if value is None or not pa.types.is_nested(kind):
+        return value
+    if pa.types.is_struct(kind):
+        return {field.name: _fill(value.get(field.name), field.type) for field in kind}
+    return [_fill(item, kind.value_type) for item in value]
+
+
+@pytest.mark.parametrize(("values", "kind"), WIDENING)
+def test_types_widen_without_loss(tmp_path, read_all, values, kind):
+    source = _source(tmp_path, *({"v": value} for value in values))
+    for target in (1 << 20, 1):
+        read = read_all(source, target)
+        assert read.schema.field("v").type == kind
+        assert read.rejects == []
+        assert read.column("v") == [_fill(value, kind) for value in values]
+
+
+def test_nan_and_infinity_are_floats(tmp_path, read_all):
+    read = read_all(_source(tmp_path, b'{"a": NaN}', b'{"a": -Infinity}', b'{"a": -0.0}'))
+    nan, low, zero = read.column("a")
+    assert math.isnan(nan)
+    assert low == -math.inf
+    assert math.copysign(1, zero) == -1
+
+
+CONFLICTS = [
+    (True, 1, "bool", "int64"),
+    (1, "1", "int64", "string"),
+    ("1", 1.5, "string", "double"),
+    ([1], 1, "list", "int64"),
+    ({"x": 1}, "x", "struct", "string"),
+    ({"x": 1}, [1], "struct", "list"),
+    (2**53 + 1, 0.5, "integer that no double holds", "double"),
+    (0.5, 2**53 + 1, "double", "integer that no double holds"),
+    (-1, 2**63, "negative int64", "uint64"),
+]
+
+
+@pytest.mark.parametrize(("one", "other", "kind", "other_kind"), CONFLICTS)
+def test_a_conflict_names_both_types_files_and_rows(
+    tmp_path, read_all, one, other, kind, other_kind
+):
+    _source(tmp_path, b"", {"v": {"w": [None]}}, {"v": {"w": [one]}}, name="a.jsonl")
+    _source(tmp_path, {"v": {"w": [one]}}, b"", {"v": {"w": [one, other]}}, name="b.jsonl")
+    for target in (1 << 20, 1):
+        with pytest.raises(SchemaError) as caught:
+            read_all(open_source(tmp_path), target)
+        assert caught.value.message == (
+            f"the column holds {kind} (first in a.jsonl row 3) "
+            f"and {other_kind} (first in b.jsonl row 3)"
+        )
+        assert caught.value.fields == {"column": "v.w[]", "file": "b.jsonl", "row": 3}
+
+
+@pytest.mark.parametrize(("one", "other", "_", "__"), CONFLICTS)
+def test_the_first_type_can_win_and_the_others_are_rejected(tmp_path, read_all, one, other, _, __):
+    source = _source(tmp_path, {"v": None}, {"v": one}, {"v": other}, {"v": one}, {"u": 1})
+    for target in (1 << 20, 1):
+        read = read_all(source, target, first_wins=True)
+        assert read.column("v") == [None, one, one, None]
+        assert list(read.records) == [f"a.jsonl#{row}" for row in (1, 2, 4, 5)]
+        ((row, reason),) = read.reasons()
+        assert row == 3
+        assert reason.startswith("'v' is ")
+        assert "this record holds" in reason
+        assert read.rejects[0].raw.rstrip() == json.dumps({"v": other}).encode()
+
+
+def test_a_rejected_record_names_the_field_and_both_types(tmp_path, read_all):
+    source = _source(tmp_path, {"a": {"b": [1]}}, {"a": {"b": ["x"]}}, {"a": {"b": [1.5]}})
+    assert read_all(source, first_wins=True).reasons() == [
+        (2, "'a.b[]' is int64 here, this record holds string"),
+        (3, "'a.b[]' is int64 here, this record holds double"),
+    ]
+
+
+def test_an_integer_beyond_64_bits_is_named(tmp_path, read_all):
+    source = _source(tmp_path, {"a": 1}, {"a": 2**64}, {"a": -(2**63) - 1})
+    with pytest.raises(
+        SchemaError, match=r"integer beyond 64 bits \(file a.jsonl, row 2, column a"
+    ):
+        read_all(source)
+    read = read_all(source, first_wins=True)
+    assert read.column("a") == [1]
+    assert read.reasons() == [
+        (row, "'a' is int64 here, this record holds an integer out of its range") for row in (2, 3)
+    ]
+
+
+def test_fields_come_in_the_order_first_seen(tmp_path, read_all):
+    source = _source(tmp_path, {"b": 1}, {"a": {"y": 1}}, {"c": 1, "a": {"x": 1, "y": 2}, "b": 2})
+    for target in (1 << 20, 1):
+        schema = read_all(source, target).schema
+        assert schema.names == ["b", "a", "c"]
+        assert [field.name for field in schema.field("a").type] == ["y", "x"]
+
+
+@pytest.mark.parametrize("name", ["__key__", "__subject__", "__index__"])
+def test_reserved_names_are_refused(tmp_path, read_all, name):
+    with pytest.raises(SchemaError, match=rf"reserved .*row 2, column {name}\). Rename"):
+        read_all(_source(tmp_path, {"a": 1}, {"a": 1, name: "x"}))
+
+
+def test_a_name_is_needed_and_too_many_are_refused(tmp_path, read_all):
+    with pytest.raises(SchemaError, match="a field has no name"):
+        read_all(_source(tmp_path, {"": 1}))
+    with pytest.raises(SchemaError, match="more than 10000 fields"):
+        read_all(_source(tmp_path, {"a": {f"k{i}": 1 for i in range(10_000)}}))
+
+
+def test_text_is_a_medium_if_it_is_a_string(tmp_path, read_all):
+    schema = read_all(_source(tmp_path, {"text": "x", "other": "y"})).schema
+    assert [media_of(field) for field in schema] == ["text", None]
+    assert media_of(read_all(_source(tmp_path, {"text": 1})).schema.field("text")) is None
+
+
+REJECTED = [
+    (b"{", "invalid JSON at column 2: Expecting property name enclosed in double quotes"),
+    (b'{"a": 1} x', "invalid JSON at column 10: Extra data"),
+    (b'{"a": 01}', "invalid JSON at column 8: Expecting ',' delimiter"),
+    (b'{"a": "\x01"}', "invalid JSON at column 8: Invalid control character at"),
+    (b"\xef\xbb\xbf{}", "invalid JSON at column 1: Expecting value"),
+    (b"\0", "invalid JSON at column 1: Expecting value"),
+    (b"[1]", "the line is not a JSON object"),
+    (b'"x"', "the line is not a JSON object"),
+    (b"null", "the line is not a JSON object"),
+    (b'{"a": 1, "a": 1}', "an object has a key twice"),
+    (b'{"a": [{"b": 1, "b": 2}]}', "an object has a key twice"),
+    (b'{"a": "\xff"}', "invalid UTF-8 at byte 7 of the line"),
+    (b'{"a": "\xed\xa0\x80"}', "invalid UTF-8 at byte 7 of the line"),
+    (b'{"a": "\\ud800"}', "a string holds half a surrogate pair"),
+    (b'{"a": ["\\uDFFF"]}', "a string holds half a surrogate pair"),
+    (b'{"\\ud800": 1}', "a string holds half a surrogate pair"),
+    (b'{"a": 1' + b"0" * 5000 + b"}", "an integer has too many digits"),
+    (b'{"a": ' + b"[" * 32 + b"]" * 32 + b"}", "nested deeper than 32 levels"),
+    (b'{"a": ' + b"[" * 10**5 + b"]" * 10**5 + b"}", "nested deeper than 32 levels"),
+    (b'{"c": 1e400}', "a number is too large for a float64"),
+    (b'{"c": -1e400, "d": [Infinity]}', "a number is too large for a float64"),
+]
+
+
+@pytest.mark.parametrize(("line", "reason"), REJECTED)
+def test_a_line_without_one_clear_meaning_is_rejected(tmp_path, read_all, line, reason):
+    source = _source(tmp_path, {"b": "x"}, line, {"b": "y"})
+    read = read_all(source)
+    assert read.column("b") == ["x", "y"]
+    assert read.reasons() == [(2, reason)]
+    assert read.rejects[0].raw == line + b"\n"
+    assert read.rejects[0].file == "a.jsonl"
+
+
+def test_a_whole_surrogate_pair_is_one_character(tmp_path, read_all):
+    assert read_all(_source(tmp_path, b'{"a": "\\ud83d\\ude00"}')).column("a") == ["\U0001f600"]
+
+
+def test_the_deepest_record_is_read(tmp_path, read_all):
+    value = 1
+    for _ in range(MAX_DEPTH - 1):
+        value = [value]
+    assert read_all(_source(tmp_path, {"a": value})).column("a") == [value]
+
+
+def test_one_json_value_is_refused_with_a_hint(tmp_path):
+    (tmp_path / "a.json").write_text('\n [{"a": 1}, {"a": 2}]\n')
+    with pytest.raises(ConfigError, match=r"one JSON array.*jq -c '\.\[\]'"):
+        open_source(tmp_path / "a.json")
+    (tmp_path / "a.json").write_text('{\n  "a": 1\n}\n')
+    with pytest.raises(ConfigError, match="one JSON object over several lines"):
+        open_source(tmp_path)
+    (tmp_path / "a.json").write_text('{"a": 1}\n{"a": 2}\n')
+    assert len(open_source(tmp_path).files) == 1
+
+
+def test_a_record_that_is_too_long_is_rejected_and_the_rest_read(tmp_path, read_all, monkeypatch):
+    monkeypatch.setattr("geodata.sources.lines.MAX_RECORD", 100)
+    source = _source(tmp_path, {"a": "x"}, {"a": "x" * 1000}, {"a": "x" * 91}, {"a": "y"})
+    read = read_all(source)
+    assert [len(text) for text in read.column("a")] == [1, 91, 1]
+    assert read.reasons() == [(2, corpus.TOO_LONG)]
+
+
+def test_batches_stay_small_where_columns_are_many(tmp_path, read_all):
+    names = [f"c{i}" for i in range(500)]
+    lines = [dict.fromkeys(names, 1.5), *({} for _ in range(20_000))]
+    read = read_all(_source(tmp_path, *lines))
+    assert len(read.records) == len(lines)
+    assert max(batch.nbytes for batch in read.batches) <= 9 << 20
+    big = [{"a": [1] * 400_000} for _ in range(8)]
+    read = read_all(_source(tmp_path, *big))
+    assert len(read.batches) >= 4
+
+
+def test_an_appended_file_is_fitted_to_the_datasets_schema(tmp_path, read_all):
+    stored = dataset_schema(
+        pa.schema([("a", pa.float64()), ("b", pa.string()), ("c", pa.int8()), ("d", pa.date32())])
+    )
+    source = _source(
+        tmp_path,
+        {"a": 1, "c": 127},
+        {"a": 1, "c": 128},
+        {"b": 1},
+        {"new": 1},
+        {"d": "2024-01-01"},
+    )
+    read = read_all(source, schema=stored)
+    assert list(read.records.values()) == [{"a": 1.0, "b": None, "c": 127, "d": None}]
+    assert [row for row, _ in read.reasons()] == [2, 3, 4, 5]
+    assert "'new' is not in the schema" in read.reasons()[2][1]
+
+
+HOSTILE = [
+    *(line for line, _ in REJECTED if len(line) < 100),
+    b'{"a": 1}',
+    b'{"a": 1.5, "b": "x"}',
+    b'{"a": null, "n": {"x": [1, null], "y": {}}}',
+    b'{"b": "\\u00e9\\n", "n": {"x": [2.5]}}',
+    b'{"b": 5}',
+    b'{"n": {"x": "no list"}}',
+    b'{"n": {"x": [[1]]}}',
+    b'{"a": 18446744073709551615}',
+    b'{"a": -1}',
+    b'{"a": true}',
+    b'{"a": 9007199254740993}',
+    b"{}",
+    b"",
+    b" ",
+    b'\r{"b": "cr"}\r',
+]
+
+
+@ONCE
+@given(
+    lines=st.lists(st.sampled_from(HOSTILE), max_size=30),
+    ended=st.booleans(),
+    target=st.integers(1, 200),
+)
+def test_pieces_of_any_size_give_the_same(tmp_path, read_all, lines, ended, target):
+    data = b"\n".join(lines) + (b"\n" if ended else b"")
+    (tmp_path / "a.jsonl").write_bytes(data)
+    source = open_source(tmp_path / "a.jsonl")
+    whole = read_all(source, first_wins=True)
+    cut = read_all(source, target, first_wins=True)
+    assert cut.schema.equals(whole.schema, check_metadata=True)
+    assert list(cut.records.items()) == list(whole.records.items())
+    by_row = [sorted((r.row, r.reason, r.raw) for r in read.rejects) for read in (cut, whole)]
+    assert by_row[0] == by_row[1]
+    pieces = source.pieces(target)
+    assert [(p.start, p.stop) for p in pieces] == [
+        (start, stop)
+        for start, stop in zip(
+            [0] + [p.stop for p in pieces[:-1]], [p.stop for p in pieces], strict=True
+        )
+    ]
+    assert pieces[-1].stop == len(data)
+    assert all(piece.start == 0 or data[piece.start - 1] == 10 for piece in pieces)
+
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**65), 2**65)
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("xyz"), inner),
+    max_leaves=6,
+)
+
+
+def _equal(value, original, kind):
+    if original is None or value is None:
+        return value is None and original is None
+    if pa.types.is_struct(kind):
+        return original.keys() <= value.keys() and all(
+            _equal(value[field.name], original.get(field.name), field.type) for field in kind
+        )
+    if pa.types.is_nested(kind):
+        return len(value) == len(original) and all(
+            _equal(a, b, kind.value_type) for a, b in zip(value, original, strict=True)
+        )
+    return value == original and isinstance(value, bool) == isinstance(original, bool)
+
+
+@ONCE
+@given(records=st.lists(st.dictionaries(st.sampled_from("abc"), VALUES), max_size=8))
+def test_a_record_is_exactly_itself_or_rejected(tmp_path, read_all, records):
+    source = _source(tmp_path, *records)
+    read = read_all(source, first_wins=True)
+    rejected = {row for row, _ in read.reasons()}
+    kept = [record for row, record in enumerate(records, 1) if row not in rejected]
+    for record, original in zip(read.records.values(), kept, strict=True):
+        assert original.keys() <= record.keys()
+        for field in read.schema:
+            assert _equal(record[field.name], original.get(field.name), field.type)
+    try:
+        strict = read_all(source)
+    except SchemaError:
+        return
+    assert strict.rejects == []
