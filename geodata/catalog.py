@@ -98,7 +98,7 @@ class Catalog:
         """Return the index of a version at its newest revision; of the newest version if None."""
         known = self.versions()
         if not known:
-            raise ManifestError("no version has been committed", file=self.root)
+            raise ConfigError("no version has been committed", file=self.root)
         number = version.number if version else known[-1].number
         matching = [v for v in known if v.number == number]
         if version and version.revision:

@@ -51,12 +51,9 @@ def main() -> None:
     """Run the command line and exit with its code."""
     _install_fault()
     try:
-        cli.main(prog_name="geodata", standalone_mode=False)
-        code = 0
+        code = cli.main(prog_name="geodata", standalone_mode=False) or 0
     except GeodataError as error:
         code = commands.fail(error, "--json" in sys.argv)
-    except click.exceptions.Exit as stop:
-        code = stop.exit_code
     except click.ClickException as error:
         error.show()
         code = 2

@@ -91,8 +91,13 @@ def _value_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _descr(value_type: pa.DataType) -> str:
-    descr: str = np.dtype(value_type.to_pandas_dtype()).str
-    return descr
+    """Return NumPy's name of the type, little-endian."""
+    if pa.types.is_boolean(value_type):
+        return "|b1"
+    signed = "i" if pa.types.is_signed_integer(value_type) else "u"
+    letter = "f" if pa.types.is_floating(value_type) else signed
+    width = value_type.bit_width // 8
+    return f"{'|' if width == 1 else '<'}{letter}{width}"
 
 
 @lru_cache(maxsize=4096)

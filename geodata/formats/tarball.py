@@ -29,7 +29,7 @@ END = bytes(2 * BLOCK)
 _PADDING = [bytes(-size % BLOCK) for size in range(BLOCK)]
 _OWNER = b"0000644\0" + b"0000000\0" * 2
 _TIME = b"\0" + b"0" * 11 + b"\0"
-_REST = bytes(100) + b"ustar\0" + b"00" + bytes(64) + b"0000000\0" * 2 + bytes(167)
+_REST = bytes(100) + b"ustar\0" + b"00" + bytes(247)
 _CHECKSUM = sum(_OWNER) + sum(_TIME) + sum(_REST) + 8 * ord(" ")
 
 _SAFE = np.zeros(256, bool)

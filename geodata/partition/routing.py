@@ -175,8 +175,8 @@ def _runs(item: Input) -> Iterator[pa.Table]:
     held: list[pa.RecordBatch] = []
     for batch, tags, _unknown, hashes in _classified(item):
         digests = pa.array([tag.digest for tag in tags], pa.string())
-        batch = batch.append_column(HASH, pa.array(hashes, pa.uint64()))
-        held.append(batch.append_column(TAG, digests))
+        marked = batch.append_column(HASH, pa.array(hashes, pa.uint64()))
+        held.append(marked.append_column(TAG, digests))
         if sum(b.nbytes for b in held) >= SPILL_BYTES:
             yield pa.Table.from_batches(held)
             held = []

@@ -220,7 +220,8 @@ def _parse(line: bytes) -> dict[str, Any] | str | None:
     except UnicodeDecodeError as error:
         return f"invalid UTF-8 at byte {error.start} of the line"
     except json.JSONDecodeError as error:
-        return f"invalid JSON at column {error.colno}: {error.msg}"
+        column = min(error.pos, len(error.doc.rstrip())) + 1
+        return f"invalid JSON at column {column}: {error.msg}"
     except Unfit as error:
         return str(error)
     except RecursionError:

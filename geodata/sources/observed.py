@@ -229,9 +229,10 @@ class _Chooser:
 
 
 def _first_number(numbers: dict[str, Place]) -> pa.DataType:
-    """Return the type of the number seen first, of those that have one."""
+    """Return the type of the number seen first; of integers, the first that decides their sign."""
     order = sorted((place, kind) for kind, place in numbers.items() if kind not in (_WIDE, _ODD))
-    for _, kind in order:
-        if kind in ("double", "uint64", _NEGATIVE):
-            return {"double": pa.float64(), "uint64": pa.uint64()}.get(kind, pa.int64())
-    return pa.int64()
+    kinds = [kind for _, kind in order]
+    if kinds and kinds[0] == "double":
+        return pa.float64()
+    deciding = next((kind for kind in kinds if kind in ("uint64", _NEGATIVE)), "int64")
+    return pa.uint64() if deciding == "uint64" else pa.int64()

@@ -1,0 +1,95 @@
+"""The config: typed, strict, and helpful about mistakes."""
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+from conftest import CONFIG
+
+from geodata.config import GeodataConfig, load_config, parse_size
+from geodata.errors import ConfigError
+
+
+@pytest.fixture
+def path(tmp_path):
+    (tmp_path / "geodata.yaml").write_text(CONFIG)
+    return tmp_path / "geodata.yaml"
+
+
+def test_a_whole_file_is_read_and_paths_are_relative_to_it(path):
+    config = load_config(path)
+    assert config.regions["eu-central"].cache.size == 64 << 20
+    assert config.resolve(config.dataset.root) == path.parent / "data/posts"
+    assert pickle.loads(pickle.dumps(config)).resolve("x") == path.parent / "x"
+
+
+def test_norway_is_a_country_and_dates_stay_text(path):
+    config = load_config(path)
+    assert "NO" in config.tagging.region.map["eu-central"]
+    assert config.tagging.rules[0].tag.retention == "2031-08-17"
+    assert load_config(path, ["tagging.region.map.us-east=[on, off, yes, no]"]).tagging.region.map[
+        "us-east"
+    ] == ["on", "off", "yes", "no"]
+
+
+def test_overrides_are_yaml(path):
+    config = load_config(path, ["loader.global_batch=64", "train.model={kind: gpt2}", "train.x=1"])
+    assert config.loader.global_batch == 64
+    assert config.train == {"model": {"kind": "gpt2"}, "x": 1}
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("loader.globl_batch=3", "loader.globl_batch: no such key; did you mean 'global_batch'?"),
+        ("regions.eu-central.cache.nvm=x", "cache.nvm: no such key; did you mean 'nvme'?"),
+        ("tagging.rules=[{when: {fild: a}, tag: {}}]", "fild: no such key; did you mean 'field'?"),
+        ("datset.name=x", "datset: no such key; did you mean 'dataset'?"),
+        ("here=eu-west", "here: 'eu-west' is not one of the regions"),
+        ("tagging.unknown=mars", "tagging.unknown: 'mars' is not one of the regions"),
+        ("tagging.region.map={us-east: [DE], eu-central: [DE]}", "'DE' belongs to both"),
+        ("tagging.region.constant=us-east", "exactly one of field, pattern, constant"),
+        ("tagging.rules=[{when: {}, tag: {}}]", "an empty condition"),
+        ("tagging.rules=[{when: {field: a}, tag: {}}]", "`field` goes with one of"),
+        ("tagging.rules=[{when: {region: known}, tag: {legal_basis: consent}}]", "no legal basis"),
+        ("tagging.rules=[{when: {region: known}, tag: {retention: forever}}]", "retention"),
+        ("regions.EU={jurisdiction: DE}", "'EU' is no region name"),
+        ("regions.eu-central.cache.size=lots", "'lots' is no size"),
+        ("loader.global_batch=0", "greater than or equal to 1"),
+        ("=3", "is no override"),
+        ("loader", "is no override"),
+        ("here.x=1", "here is no section"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_it(path, override, told):
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, [override])
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_broken_yaml_names_the_row(path):
+    path.write_text("dataset: {name: x\nhere: [")
+    with pytest.raises(ConfigError, match=r"not valid YAML.*row \d"):
+        load_config(path)
+    path.write_text("- a list")
+    with pytest.raises(ConfigError, match="mapping of sections"):
+        load_config(path)
+    with pytest.raises(ConfigError, match="no config file.*geodata init"):
+        load_config(Path("nowhere.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [("256MiB", 256 << 20), ("2TB", 2 * 10**12), ("1.5 GiB", 3 << 29), ("17", 17), ("8kB", 8000)],
+)
+def test_sizes(text, nbytes):
+    assert parse_size(text) == nbytes
+
+
+def test_the_json_schema_is_for_editors():
+    schema = GeodataConfig.model_json_schema(by_alias=True)
+    assert json.loads(json.dumps(schema))["properties"].keys() >= {"dataset", "regions", "loader"}
+    assert schema["additionalProperties"] is False
