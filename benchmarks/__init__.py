@@ -1,0 +1,1 @@
+"""Measurements, each against a peer or a baseline in the same run; `python -m benchmarks list`."""

@@ -1,0 +1,25 @@
+"""`python -m benchmarks NAME`."""
+
+from __future__ import annotations
+
+import click
+
+from benchmarks.language import language
+
+
+@click.group()
+def main() -> None:
+    """Measure, and say against what."""
+
+
+@main.command("list")
+def list_() -> None:
+    """List the benchmarks."""
+    for name, command in sorted(main.commands.items()):
+        click.echo(f"{name:12} {command.get_short_help_str(80)}")
+
+
+main.add_command(language)
+
+if __name__ == "__main__":
+    main()
