@@ -41,7 +41,7 @@ class JsonColumn:
 
     def __init__(self, field: pa.Field):
         self._field = field
-        self._lowering = Lowering.of(field.type, casts=lambda _: None, views=_view_of)
+        self._lowering = Lowering.of(field.type, casts=_storage_of, views=_view_of)
         self._encode = _encoder(field.type)
         self._decode = _decoder(field.type)
 
@@ -63,10 +63,13 @@ class JsonColumn:
         return self._lowering.restore(plain)
 
 
+def _storage_of(kind: pa.DataType) -> pa.DataType | None:
+    is_extension = isinstance(kind, pa.BaseExtensionType)
+    return retype(kind.storage_type, _storage_of) if is_extension else None
+
+
 def _view_of(kind: pa.DataType) -> pa.DataType | None:
     """Return what Python is to see instead of `kind`, so that it loses nothing."""
-    if isinstance(kind, pa.BaseExtensionType):
-        return retype(kind.storage_type, _view_of)
     if pa.types.is_interval(kind) or _is_odd(kind):
         return pa.binary(kind.bit_width // 8)
     if pa.types.is_temporal(kind):

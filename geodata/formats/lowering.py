@@ -30,13 +30,22 @@ class Lowering:
 
     def lower(self, array: pa.Array) -> pa.Array:
         """Return the values as `stored`; ArrowInvalid where one does not fit."""
+        if self._unwraps:
+            array = array.storage
         return _view(_cast(array, self.cast), self.stored)
 
     def restore(self, array: pa.Array) -> pa.Array:
         """Return stored values as `kind`, names of list items included."""
-        values = _cast(_view(array, self.cast), self.kind)
-        exact = values.type.equals(self.kind, check_metadata=True)
-        return values if exact else values.view(self.kind)
+        kind = self.kind.storage_type if self._unwraps else self.kind
+        values = _cast(_view(array, self.cast), kind)
+        if not values.type.equals(kind, check_metadata=True):
+            values = values.view(kind)
+        return pa.ExtensionArray.from_storage(self.kind, values) if self._unwraps else values
+
+    @property
+    def _unwraps(self) -> bool:
+        """Return whether an extension type is stored as its storage."""
+        return isinstance(self.kind, pa.BaseExtensionType) and self.cast != self.kind
 
 
 def retype(kind: pa.DataType, replace: Replace) -> pa.DataType:

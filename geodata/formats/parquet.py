@@ -1,8 +1,9 @@
 """Shards in Parquet: a row group is a unit.
 
 Columns stand under their own names and, where Parquet has them, their own types. What it lacks is
-lowered: seconds to milliseconds, `date64` to a timestamp, an interval to its 16 bytes, a decimal
-with an odd scale to its bytes, a struct without fields to one with a null. Encoded media are
+lowered: seconds to milliseconds, `date64` to a timestamp, lists of fixed size (tensors of fixed
+shape too) to lists, an interval to its 16 bytes, a decimal with an odd scale to its bytes, a struct
+without fields to one with a null. Encoded media are
 stored plain (no compression, dictionary or statistics), all else with zstd. The file's key-value
 metadata hold the shard's own, and `geodata.schema` as JSON.
 """
@@ -24,7 +25,7 @@ from geodata.canonical import row_nbytes
 from geodata.durable import sync
 from geodata.errors import CorruptShard, GeodataError, ObjectNotFound, SchemaError
 from geodata.formats.base import VERSION_KEY, UnitRange, check_version, stamped
-from geodata.formats.lowering import Lowering
+from geodata.formats.lowering import Lowering, retype
 from geodata.formats.units import UnitCutter, one_batch, select, starts_of, take_by_unit
 from geodata.schema import KEY, from_json, media_of, to_json
 
@@ -219,8 +220,10 @@ def _cast_of(kind: pa.DataType) -> pa.DataType | None:
         return pa.struct([pa.field("empty", pa.bool_())])
     if kind == pa.binary(0):
         return pa.binary()
-    if pa.types.is_fixed_size_list(kind) and kind.list_size == 0:
-        return pa.list_(kind.value_field)
+    if pa.types.is_fixed_size_list(kind):
+        return retype(pa.list_(kind.value_field), _cast_of)
+    if pa.types.is_decimal(kind) and kind.bit_width < 128:
+        return pa.decimal128(kind.precision, kind.scale)
     return None
 
 

@@ -173,6 +173,8 @@ def decode_image(data: Any, size: int) -> npt.NDArray[np.uint8]:
         image = Image.fromarray(_decode_jpeg(raw, size))
     else:
         image = Image.open(io.BytesIO(raw))
+        if image.mode.startswith("I"):  # 16 bits a pixel
+            image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
         if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
             layer = image.convert("RGBA")
             image = Image.new("RGBA", layer.size, "white")

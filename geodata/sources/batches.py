@@ -54,13 +54,17 @@ def fitting(
     `build(rows)` returns a batch or raises Unfit; a failing run is halved until the record that
     fails stands alone.
     """
+    good: Sequence[int] = range(count)
     try:
-        batch = build(range(count))
+        batch = build(good)
     except Unfit:
         faults = dict(_faults(build, range(count)))
         for row, reason in faults.items():
             refuse(row, reason)
-        batch = build([row for row in range(count) if row not in faults])
+        good = [row for row in range(count) if row not in faults]
+        if not good:
+            return
+        batch = build(good)
     yield from bounded(batch)
 
 
