@@ -29,6 +29,7 @@ class ContentHasher:
     """Digest of a sequence of record batches of one schema."""
 
     def __init__(self, schema: pa.Schema):
+        check_types(schema)
         self._schema = schema
         self._names = [[field.name, _type_name(field.type)] for field in schema]
         self._streams: dict[str, hashlib._Hash] = {}
@@ -48,6 +49,15 @@ class ContentHasher:
         for path in sorted(self._streams):
             whole.update(path.encode() + b"\0" + self._streams[path].digest())
         return whole.hexdigest()
+
+
+def check_types(schema: pa.Schema) -> None:
+    """Refuse types without canonical bytes: union, run-end, and what is to be decoded first."""
+    for field in schema:
+        try:
+            _type_name(field.type)
+        except SchemaError as error:
+            raise SchemaError(error.message, hint=error.hint, column=field.name) from None
 
 
 def row_nbytes(batch: pa.RecordBatch) -> Int64s:

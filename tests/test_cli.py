@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import CONFIG, make_posts
+from posts import CONFIG, make_posts
 
 
 def run(*arguments, cwd, code=0, env=None):

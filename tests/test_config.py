@@ -5,7 +5,7 @@ import pickle
 from pathlib import Path
 
 import pytest
-from conftest import CONFIG
+from posts import CONFIG
 
 from geodata.config import GeodataConfig, load_config, parse_size
 from geodata.errors import ConfigError

@@ -127,7 +127,7 @@ class Format(Protocol):
         """Open a shard; CorruptShard if it is none, FormatVersionError if it is too new."""
 
     def write_index(self, path: Path, index: Path) -> None:
-        """Write the index of the shard at `path`, made from the shard alone."""
+        """Write the index, made from the shard alone; ValueError where the format has none."""
 
     def units(self, path: Path, index: Path | None = None) -> list[UnitRange]:
         """Return where each unit lies."""

@@ -2,10 +2,10 @@
 
 Columns stand under their own names and, where Parquet has them, their own types. What it lacks is
 lowered: seconds to milliseconds, `date64` to a timestamp, lists of fixed size (tensors of fixed
-shape too) to lists, an interval to its 16 bytes, a decimal with an odd scale to its bytes, a struct
-without fields to one with a null. Encoded media are
-stored plain (no compression, dictionary or statistics), all else with zstd. The file's key-value
-metadata hold the shard's own, and `geodata.schema` as JSON.
+shape too) to lists, narrow decimals to wide ones and those of an odd scale to their bytes, an
+interval to its 16 bytes, a struct without fields to one with a null. Encoded media are stored
+plain (no compression, dictionary or statistics), all else with zstd. The file's key-value metadata
+hold the shard's own, and `geodata.schema` as JSON.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ParquetFormat:
 
     name = "parquet"
     suffix = ".parquet"
-    index_suffix = None
+    index_suffix: str | None = None
 
     def create(
         self,
@@ -179,10 +179,9 @@ def _corrupt(path: Path, unit: int | None = None) -> Iterator[None]:
         raise
     except FileNotFoundError:
         raise ObjectNotFound("no such shard", shard=path.name) from None
-    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-        reason = type(error).__name__
-        text = f"not readable as a Parquet shard ({reason})"
-        raise CorruptShard(text, shard=path.name, unit=unit) from error
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+        text = f"not readable as a Parquet shard ({type(error).__name__})"
+        raise CorruptShard(text, shard=path.name, unit=unit) from None
 
 
 def _range(group: pq.RowGroupMetaData) -> UnitRange:
@@ -202,12 +201,19 @@ def _stored_schema(schema: pa.Schema, lowerings: list[Lowering]) -> pa.Schema:
 
 
 def _lower(lowering: Lowering, array: pa.Array, field: pa.Field) -> pa.Array:
+    if lowering.kind == lowering.stored:
+        return array
     try:
-        return lowering.lower(array)
+        return _compact(lowering.lower(array))
     except pa.ArrowInvalid:
         raise SchemaError(
             f"a value of {field.type} is out of range for Parquet", column=field.name
         ) from None
+
+
+def _compact(array: pa.Array) -> pa.Array:
+    """Return a copy whose null lists hide nothing; Parquet writers before Arrow 23 demand it."""
+    return array.take(pa.array(np.arange(len(array))))
 
 
 def _cast_of(kind: pa.DataType) -> pa.DataType | None:

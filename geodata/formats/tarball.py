@@ -89,7 +89,7 @@ def entries(data: memoryview, shard: str) -> Iterator[Entry]:
             raise CorruptShard(f"{error} after member", shard=shard, file=name.decode()) from None
         at, name = entry.offset + entry.size + -entry.size % BLOCK, entry.name
         yield entry
-    if bytes(data[at:]) != END:
+    if bytes(data[at : at + len(END) + 1]) != END:
         raise CorruptShard("the tar file does not end where it should", shard=shard)
 
 

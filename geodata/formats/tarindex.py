@@ -248,5 +248,5 @@ def _corrupt(shard: str) -> Iterator[None]:
     except FileNotFoundError:
         raise ObjectNotFound("no such file", file=shard) from None
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
-        reason = type(error).__name__
-        raise CorruptShard(f"not readable as a tar shard ({reason})", shard=shard) from error
+        text = f"not readable as a tar shard ({type(error).__name__})"
+        raise CorruptShard(text, shard=shard) from None

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from geodata.canonical import check_types
 from geodata.errors import SchemaError
 from geodata.schema import KEY
 
@@ -20,6 +21,7 @@ class UnitCutter:
     """Cuts a stream of batches into units: by bytes, or as `unit_slots` says.
 
     A unit closes when the next row would push it over `unit_bytes`; it holds at least one row.
+    Raises SchemaError for a schema with types that no format stores.
     """
 
     def __init__(
@@ -29,6 +31,7 @@ class UnitCutter:
         unit_bytes: int,
         unit_slots: Sequence[int] | None = None,
     ):
+        check_types(schema)
         self._schema = schema
         self._row_nbytes = row_nbytes
         self._unit_bytes = unit_bytes
@@ -85,14 +88,22 @@ def one_batch(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         return batches[0]
     whole = pa.Table.from_batches(batches).combine_chunks().to_batches()
     if len(whole) > 1:
-        check_batch_bytes(BATCH_BYTES)
+        raise _too_large()
     return whole[0]
+
+
+def pick(batch: pa.RecordBatch, places: Int64s) -> pa.RecordBatch:
+    """Return the rows at these places of a batch, in the order given."""
+    try:
+        return batch.take(pa.array(places))
+    except pa.ArrowInvalid:  # the only failure that places inside the batch can meet
+        raise _too_large() from None
 
 
 def check_batch_bytes(nbytes: int) -> None:
     """Refuse a column of 2 GiB in one batch: Arrow's offsets end there."""
     if nbytes >= BATCH_BYTES:
-        raise SchemaError("rows of 2 GiB do not fit one batch", hint="Take fewer rows at once")
+        raise _too_large()
 
 
 def select(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
@@ -129,10 +140,14 @@ def take_by_unit(
     distinct, places = np.unique(check_rows(rows, int(starts[-1])), return_inverse=True)
     units = np.searchsorted(starts, distinct, side="right") - 1
     parts = [
-        read_unit(int(unit)).take(pa.array(distinct[units == unit] - starts[unit]))
+        pick(read_unit(int(unit)), distinct[units == unit] - starts[unit])
         for unit in np.unique(units)
     ]
-    return one_batch(parts).take(pa.array(places))
+    return pick(one_batch(parts), places)
+
+
+def _too_large() -> SchemaError:
+    return SchemaError("rows of 2 GiB do not fit one batch", hint="Take fewer rows at once")
 
 
 def _check(batch: pa.RecordBatch, schema: pa.Schema) -> None:

@@ -5,8 +5,8 @@ the key, percent-encoded but for [A-Za-z0-9_-], so that stock readers, which spl
 dot, find it whole ("%" stands for the empty key). Members under `__geodata__/`, which stock
 readers skip, hold what is said of the shard (`shard.json`, `end.json`) and a tombstone's slot.
 
-Every record costs at least 1 KiB of headers and padding: text of 1 KB a record is 2 to 5 times
-larger than in Parquet.
+A record costs 1 KiB for its `.json` and about 768 bytes of header and padding for each other
+member: text of 1 KB a record is 2 to 5 times larger than in Parquet. Pack text, or use Parquet.
 """
 
 from __future__ import annotations
@@ -42,7 +42,14 @@ from geodata.formats.tarball import (
     stems,
 )
 from geodata.formats.tarmembers import Content, Plan, plan
-from geodata.formats.units import UnitCutter, check_batch_bytes, check_rows, select, starts_of
+from geodata.formats.units import (
+    UnitCutter,
+    check_batch_bytes,
+    check_rows,
+    pick,
+    select,
+    starts_of,
+)
 from geodata.schema import KEY, to_json
 
 Int64s = npt.NDArray[np.int64]
@@ -63,7 +70,7 @@ class WebDatasetFormat:
 
     name = "webdataset"
     suffix = ".tar"
-    index_suffix = ".index"
+    index_suffix: str | None = ".index"
 
     def create(
         self,
@@ -230,7 +237,7 @@ class WebDatasetReader:
         distinct, places = np.unique(check_rows(rows, self.num_rows), return_inverse=True)
         batch = self._read(distinct, schema)
         in_order = np.array_equal(places, np.arange(len(distinct)))
-        return batch if in_order else batch.take(pa.array(places))
+        return batch if in_order else pick(batch, places)
 
     def close(self) -> None:
         """Release the file."""

@@ -26,7 +26,7 @@ from geodata.formats import FORMATS, get_format
 from geodata.jobs.base import SCHEMA_VERSION, JobFolder, Progress, Silent, digest_of
 from geodata.manifest import Index, Shard
 from geodata.partition import ShardCutter
-from geodata.sources.base import Piece, Reject, Scan, Source, open_source
+from geodata.sources.base import Piece, Reject, Scan, Source, first_rows, open_source
 from geodata.stores import open_store
 from geodata.tags import STAGING, UNCLASSIFIED
 
@@ -211,7 +211,7 @@ class _Run:
             "digest": self.digest,
             "files": self.listing,
             "pieces": [asdict(piece) for piece in pieces],
-            "first_rows": _first_rows(pieces, ordered),
+            "first_rows": first_rows(ordered),
             "rows": sum(scan.rows for scan in ordered),
             "schema": schemas.to_json(schemas.dataset_schema(columns)),
             "labels": {column: sorted(seen, key=str.encode) for column, seen in names.items()},
@@ -313,16 +313,6 @@ class _ScanTask:
 
 def _scan(task: _ScanTask) -> Scan:
     return task.source.scan(task.piece)
-
-
-def _first_rows(pieces: Sequence[Piece], scans: Sequence[Scan]) -> list[int]:
-    """Return for each piece how many rows of its first file precede it."""
-    rows: Counter[int] = Counter()
-    firsts = []
-    for piece, scan in zip(pieces, scans, strict=True):
-        firsts.append(rows[piece.file])
-        rows[piece.file] += scan.advance
-    return firsts
 
 
 def _groups(pieces: Sequence[Piece], target: int) -> list[list[int]]:

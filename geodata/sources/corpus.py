@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -53,15 +54,26 @@ class Corpus:
         return self._single or self.shown(index) == self.files[index].name
 
     def whole_files(self, target_bytes: int) -> list[Piece]:
-        """Return pieces of whole files, of about `target_bytes` each."""
-        pieces, first, nbytes, cost = [], 0, 0, 0
+        """Return pieces of whole files: small ones together, up to about `target_bytes`."""
+        bounds, cost = [0], 0
         for index, file in enumerate(self.files):
             if cost and cost + file.nbytes > target_bytes:
-                pieces.append(Piece(first, index - first, 0, 0, nbytes))
-                first, nbytes, cost = index, 0, 0
-            nbytes += file.nbytes
+                bounds.append(index)
+                cost = 0
             cost += file.nbytes + _FILE_COST
-        return [*pieces, Piece(first, len(self.files) - first, 0, 0, nbytes)]
+        return [self._run(first, stop) for first, stop in pairwise([*bounds, len(self.files)])]
+
+    def _run(self, first: int, stop: int) -> Piece:
+        nbytes = sum(self.files[index].nbytes for index in range(first, stop))
+        return Piece(first, stop - first, 0, nbytes if stop - first == 1 else 0, nbytes)
+
+    def by_file(self, piece: Piece) -> Iterator[Piece]:
+        """Yield the part of the piece that lies in each of its files."""
+        if piece.files == 1:
+            yield piece
+        else:
+            for index in range(piece.file, piece.file + piece.files):
+                yield self._run(index, index + 1)
 
     def whole_records(
         self,

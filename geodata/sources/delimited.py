@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from itertools import chain
 
@@ -36,31 +37,33 @@ class Csv(Corpus):
 
     kind = "csv"
 
-    def pieces(self, target_bytes: int) -> list[Piece]:  # noqa: ARG002
-        """Return one piece a file: where a record starts is known only from the start."""
-        sizes = (file.nbytes for file in self.files)
-        return [Piece(index, 1, 0, nbytes, nbytes) for index, nbytes in enumerate(sizes)]
+    def pieces(self, target_bytes: int) -> list[Piece]:
+        """Return runs of whole files: where a record starts is known only from the start."""
+        return self.whole_files(target_bytes)
 
     def scan(self, piece: Piece) -> Scan:
-        """Note the header, and for each column what its values could be."""
-        header: list[str] = []
+        """Note each file's header, and for each column what its values could be."""
+        headers: dict[int, list[str]] = {}
         kinds: dict[str, set[str]] = {}
         rows = number = 0
-        for header, block in self._blocks(piece, _BLOCK_ROWS):
-            rows += len(block)
-            number = max([number, *(row.number for row in block)])
-            good = [row.fields for row in block if row.fault is None]
-            for name, values in zip(header, zip(*good, strict=True), strict=bool(good)):
-                _note(kinds.setdefault(name, set()), values)
-        return Scan(rows, number, columns={"header": header, "kinds": kinds}, file=piece.file)
+        for part in self.by_file(piece):
+            for header, block in self._blocks(part, _BLOCK_ROWS):
+                headers[part.file] = header
+                rows += len(block)
+                number = max([number, *(row.number for row in block)])
+                good = [row.fields for row in block if row.fault is None]
+                for name, values in zip(header, zip(*good, strict=True), strict=bool(good)):
+                    _note(kinds.setdefault(name, set()), values)
+        return Scan(rows, number, columns={"headers": headers, "kinds": kinds}, file=piece.file)
 
     def merge(self, scans: Sequence[Scan], *, first_wins: bool = False) -> pa.Schema:  # noqa: ARG002
         """Unite the columns by name; SchemaError for a name that is empty or stands twice."""
         whole: dict[str, set[str]] = {}
         for scan in scans:
-            self._check_header(scan)
-            for name in scan.columns["header"]:
-                whole.setdefault(name, set()).update(scan.columns["kinds"].get(name, ()))
+            for file, header in scan.columns["headers"].items():
+                self._check_header(file, header)
+                for name in header:
+                    whole.setdefault(name, set()).update(scan.columns["kinds"].get(name, ()))
         return with_text([pa.field(name, _type_of(kinds)) for name, kinds in whole.items()])
 
     def read(
@@ -72,25 +75,18 @@ class Csv(Corpus):
         reject: Callable[[Reject], None],
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records of the header's width whose values fit `schema`."""
-        file, key = self.shown(piece.file), f"{self.key(piece.file)}#"
-
-        def refuse(row: Row, reason: str) -> None:
-            number = first_row + row.number if row.number else None
-            reject(Reject(file, number, reason, row.raw))
-
-        for header, block in self._blocks(piece, min(_BLOCK_ROWS, most_rows(schema))):
-            good = []
-            for row in block:
-                if row.fault is None:
-                    good.append(row)
-                else:
-                    refuse(row, row.fault)
-            build = _Builder(schema, header, good, key, first_row)
-            yield from fitting(
-                build,
-                len(good),
-                lambda i, reason, good=good: refuse(good[i], reason),  # type: ignore[misc]
-            )
+        for part in self.by_file(piece):
+            file, key = self.shown(part.file), self.key(part.file)
+            for header, block in self._blocks(part, min(_BLOCK_ROWS, most_rows(schema))):
+                builder = _Builder(schema, header, key)
+                for row in block:
+                    number = first_row + row.number if row.number else None
+                    origin = Reject(file, number, row.fault or "", row.raw)
+                    if row.fault is None:
+                        builder.add(row, origin)
+                    else:
+                        reject(origin)
+                yield from builder.batches(reject)
 
     def _blocks(self, piece: Piece, most: int) -> Iterator[tuple[list[str], list[Row]]]:
         """Yield the header and the next records, as often as there are some, at least once."""
@@ -131,15 +127,14 @@ class Csv(Corpus):
         yield header
         yield from rows
 
-    def _check_header(self, scan: Scan) -> None:
-        header: list[str] = scan.columns["header"]
+    def _check_header(self, file: int, header: list[str]) -> None:
         for name in header:
-            check_name(name, (scan.file, 0), self.files)
+            check_name(name, (file, 0), self.files)
             if header.count(name) > 1:
                 raise SchemaError(
                     "two columns have one name",
                     column=name,
-                    file=self.shown(scan.file),
+                    file=self.shown(file),
                     hint="The first row must name the columns",
                 )
 
@@ -147,24 +142,33 @@ class Csv(Corpus):
 class _Builder:
     """Makes batches of some records of a file."""
 
-    def __init__(
-        self, schema: pa.Schema, header: list[str], rows: list[Row], key: str, first_row: int
-    ):
-        self._schema, self._header, self._rows = schema, header, rows
-        self._key, self._first_row = key, first_row
+    def __init__(self, schema: pa.Schema, header: list[str], key: str):
+        self._schema, self._header, self._key = schema, header, key
+        self._rows: list[Row] = []
+        self._origins: list[Reject] = []
 
-    def __call__(self, rows: Sequence[int]) -> pa.RecordBatch:
-        """Return the batch of these records; raise Unfit if one does not fit."""
-        chosen = [self._rows[i] for i in rows]
+    def add(self, row: Row, origin: Reject) -> None:
+        """Take a record, and how it is rejected should it not fit."""
+        self._rows.append(row)
+        self._origins.append(origin)
+
+    def batches(self, reject: Callable[[Reject], None]) -> Iterator[pa.RecordBatch]:
+        """Yield the records that fit, reject the others."""
+
+        def refuse(index: int, reason: str) -> None:
+            reject(replace(self._origins[index], reason=reason))
+
+        return fitting(self._build, len(self._rows), refuse)
+
+    def _build(self, rows: Sequence[int]) -> pa.RecordBatch:
+        by_column = zip(*(self._rows[i].fields for i in rows), strict=True)
         columns = {}
-        for name, texts in zip(
-            self._header, zip(*(r.fields for r in chosen), strict=True), strict=bool(chosen)
-        ):
+        for name, texts in zip(self._header, by_column, strict=bool(rows)):
             index = self._schema.get_field_index(name)
             if index < 0:
                 raise Unfit(f"'{name}' is not in the schema")
             columns[name] = _column(texts, self._schema.field(index).type, name)
-        keys = [f"{self._key}{self._first_row + row.number}" for row in chosen]
+        keys = [f"{self._key}#{self._origins[i].row}" for i in rows]
         return assemble(self._schema, keys, columns)
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -49,23 +51,22 @@ class JsonLines(Corpus):
                 self._refuse_one_value(index)
 
     def pieces(self, target_bytes: int) -> list[Piece]:
-        """Cut each file after line ends."""
+        """Return runs of small files, and parts of large ones cut after line ends."""
         return [
-            Piece(index, 1, start, stop, stop - start)
-            for index in range(len(self.files))
-            for start, stop in self._ranges(index, target_bytes)
+            part
+            for piece in self.whole_files(target_bytes)
+            for part in self._parts(piece, target_bytes)
         ]
 
     def scan(self, piece: Piece) -> Scan:
         """Note the types of all records that parse."""
         fields: dict[str, Seen] = {}
         rows = number = 0
-        for number, _, found in self._lines(piece):
-            if found is None:
-                continue
-            rows += 1
-            if isinstance(found, dict):
-                see_fields(fields, found, (piece.file, number))
+        for part in self.by_file(piece):
+            for number, _, found in self._lines(part):
+                rows += found is not None
+                if isinstance(found, dict):
+                    see_fields(fields, found, (part.file, number))
         return Scan(rows, number, columns=fields, file=piece.file)
 
     def merge(self, scans: Sequence[Scan], *, first_wins: bool = False) -> pa.Schema:
@@ -84,44 +85,45 @@ class JsonLines(Corpus):
         reject: Callable[[Reject], None],
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records that parse and fit `schema`."""
-        block = _Block(schema, self.shown(piece.file), f"{self.key(piece.file)}#", reject)
-        for number, line, found in self._lines(piece):
-            if isinstance(found, dict):
-                if block.is_full(len(line)):
-                    yield from block.flush()
-                block.add(first_row + number, line, found)
-            elif found is not None:
+        block = _Block(schema, reject)
+        for part in self.by_file(piece):
+            file, key = self.shown(part.file), self.key(part.file)
+            for number, line, found in self._lines(part):
                 row = first_row + number if number else None
-                reject(Reject(self.shown(piece.file), row, found, line))
+                if isinstance(found, dict):
+                    if block.is_full(len(line)):
+                        yield from block.flush()
+                    block.add(f"{key}#{row}", Reject(file, row, "", line), found)
+                elif found is not None:
+                    reject(Reject(file, row, found, line))
         yield from block.flush()
 
-    def _lines(self, piece: Piece) -> Iterator[_Line]:
-        if not self.named_in_utf8(piece.file):
+    def _lines(self, part: Piece) -> Iterator[_Line]:
+        if not self.named_in_utf8(part.file):
             yield 0, b"", NOT_UTF8_NAME
             return
         number = 0
+        lines = lines_of(self.path(part.file), part.start, part.stop)
         try:
-            for number, line in enumerate(
-                lines_of(self.path(piece.file), piece.start, piece.stop), start=1
-            ):
+            for number, line in enumerate(lines, start=1):
                 if line is None:
                     yield number, b"", TOO_LONG
-                elif number == 1 and piece.start == 0:
+                elif number == 1 and part.start == 0:
                     yield number, line, _parse(line.removeprefix(_BOM))
                 else:
                     yield number, line, _parse(line)
         except OSError as error:
             yield 0, b"", unreadable(error)
 
-    def _ranges(self, index: int, target_bytes: int) -> Iterator[tuple[int, int]]:
-        nbytes = self.files[index].nbytes
-        try:
-            offsets = cuts(self.path(index), nbytes, target_bytes)
-        except OSError:
-            offsets = [0, nbytes]
-        if not self.named_in_utf8(index):
-            offsets = [0, nbytes]
-        return pairwise(offsets)
+    def _parts(self, piece: Piece, target_bytes: int) -> Iterator[Piece]:
+        """Cut a piece of one large file."""
+        offsets = [piece.start, piece.stop]
+        if piece.files == 1 and self.named_in_utf8(piece.file):
+            with suppress(OSError):
+                offsets = cuts(self.path(piece.file), piece.nbytes, target_bytes)
+        for start, stop in pairwise(offsets):
+            nbytes = stop - start if piece.files == 1 else piece.nbytes
+            yield Piece(piece.file, piece.files, start, stop, nbytes)
 
     def _refuse_one_value(self, index: int) -> None:
         """Raise ConfigError if a `.json` file is one array or one object over several lines."""
@@ -143,34 +145,34 @@ class JsonLines(Corpus):
 class _Block:
     """Records on their way into a batch."""
 
-    def __init__(self, schema: pa.Schema, file: str, key: str, reject: Callable[[Reject], None]):
-        self._schema, self._file, self._key, self._reject = schema, file, key, reject
+    def __init__(self, schema: pa.Schema, reject: Callable[[Reject], None]):
+        self._schema, self._reject = schema, reject
         self._fields = [field for field in schema if field.name not in SYSTEM]
         self._names = {field.name for field in self._fields}
         self._most_rows = most_rows(schema)
         self._clear()
 
     def _clear(self) -> None:
-        self._rows: list[int] = []
-        self._lines: list[bytes] = []
+        self._keys: list[str] = []
+        self._origins: list[Reject] = []
         self._records: list[dict[str, Any]] = []
         self._nbytes = 0
 
     def is_full(self, nbytes: int) -> bool:
         """Return whether a line of `nbytes` belongs in the next batch."""
-        full = self._nbytes + nbytes > _BLOCK_BYTES or len(self._rows) >= self._most_rows
-        return full and bool(self._rows)
+        full = self._nbytes + nbytes > _BLOCK_BYTES or len(self._keys) >= self._most_rows
+        return full and bool(self._keys)
 
-    def add(self, row: int, line: bytes, record: dict[str, Any]) -> None:
-        """Take a record and the line it came from."""
-        self._rows.append(row)
-        self._lines.append(line)
+    def add(self, key: str, origin: Reject, record: dict[str, Any]) -> None:
+        """Take a record, and how it is rejected should it not fit."""
+        self._keys.append(key)
+        self._origins.append(origin)
         self._records.append(record)
-        self._nbytes += len(line)
+        self._nbytes += len(origin.raw)
 
     def flush(self) -> Iterator[pa.RecordBatch]:
         """Yield the records that fit, reject the others, and start again."""
-        yield from fitting(self._build, len(self._rows), self._refuse)
+        yield from fitting(self._build, len(self._keys), self._refuse)
         self._clear()
 
     def _build(self, rows: Sequence[int]) -> pa.RecordBatch:
@@ -183,11 +185,11 @@ class _Block:
         }
         if any(map(holds_infinity, columns.values())):
             for i in rows:
-                _refuse_overflow(self._lines[i])
-        return assemble(self._schema, [f"{self._key}{self._rows[i]}" for i in rows], columns)
+                _refuse_overflow(self._origins[i].raw)
+        return assemble(self._schema, [self._keys[i] for i in rows], columns)
 
     def _refuse(self, index: int, reason: str) -> None:
-        self._reject(Reject(self._file, self._rows[index], reason, self._lines[index]))
+        self._reject(replace(self._origins[index], reason=reason))
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

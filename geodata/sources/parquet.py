@@ -18,7 +18,8 @@ from geodata.errors import SchemaError
 from geodata.schema import KEY, SUBJECT, SYSTEM, plain_type
 from geodata.sources.base import Piece, Reject, Scan
 from geodata.sources.batches import BATCH_BYTES, Unfit, assemble, fitting
-from geodata.sources.corpus import NOT_UTF8_NAME, Corpus, unreadable
+from geodata.sources.corpus import NOT_UTF8_NAME, Corpus
+from geodata.sources.footers import DAMAGE, Broken, all_null, integer_range, open_parquet
 from geodata.sources.observed import INT64, UINT64, check_name, with_text
 from geodata.sources.unite import Clash, bare, conform, united
 
@@ -26,32 +27,20 @@ _MOST_ROWS = 4096
 _EXACT = 1 << 53
 _KEPT_METADATA = (b"geodata.media", b"geodata.tensor")
 
-_Range = tuple[int, int] | None
-"""Smallest and largest integer of a column; None where the file does not say."""
-
-
-class _Broken(Exception):
-    """A file that is not Parquet any more, or never was; the text says why."""
-
 
 @dataclass(slots=True)
 class _Column:
-    """What all files say of one column: its types in order, each with the first file, and range."""
+    """What all files say of one column: its types in order, each with its first file; the files."""
 
     field: pa.Field
     types: list[tuple[pa.DataType, int]] = field(default_factory=list)
-    low: int = 0
-    high: int = 0
-    ranged: bool = True
+    files: set[int] = field(default_factory=set)
 
-    def add(self, kind: pa.DataType, file: int, seen: _Range, has_rows: bool) -> None:
+    def add(self, kind: pa.DataType, file: int) -> None:
         """Note one more file."""
+        self.files.add(file)
         if not any(kind.equals(known) for known, _ in self.types):
             self.types.append((kind, file))
-        if seen is not None:
-            self.low, self.high = min(self.low, seen[0]), max(self.high, seen[1])
-        elif has_rows and pa.types.is_integer(kind):
-            self.ranged = False
 
 
 class ParquetFiles(Corpus):
@@ -65,20 +54,16 @@ class ParquetFiles(Corpus):
         return [piece for index in files for piece in self._runs(index, target_bytes)]
 
     def scan(self, piece: Piece) -> Scan:
-        """Note the file's schema and the ranges of its integers, from its footer alone."""
+        """Note the file's schema, from its footer alone."""
         try:
             with self._open(piece) as file:
                 groups = [file.metadata.row_group(i) for i in range(piece.start, piece.stop)]
                 schema = file.schema_arrow.remove_metadata()
-        except _Broken:
+        except Broken:
             return Scan(1, 0, file=piece.file)
         rows = sum(group.num_rows for group in groups)
-        ranges = {
-            column.name: _range_of(groups, column.name)
-            for column in schema
-            if pa.types.is_integer(column.type)
-        }
-        columns = {"schema": schema, "ranges": ranges, "subjects": _has_subjects(schema, groups)}
+        subjects = SUBJECT in schema.names and not all_null(groups, SUBJECT)
+        columns = {"schema": schema, "subjects": subjects}
         return Scan(rows, rows, columns=columns, file=piece.file)
 
     def merge(self, scans: Sequence[Scan], *, first_wins: bool = False) -> pa.Schema:
@@ -91,8 +76,7 @@ class ParquetFiles(Corpus):
                     if column.name not in SYSTEM:
                         known = columns.setdefault(column.name, _Column(_cleared(column)))
                         kind = bare(plain_type(column.type, column.name))
-                        seen = scan.columns["ranges"].get(column.name)
-                        known.add(kind, scan.file, seen, scan.rows > 0)
+                        known.add(kind, scan.file)
         return with_text(
             [c.field.with_type(self._type_of(c, first_wins)) for c in columns.values()]
         )
@@ -109,7 +93,7 @@ class ParquetFiles(Corpus):
         name, key = self.shown(piece.file), f"{self.key(piece.file)}#"
         try:
             file = self._open(piece)
-        except _Broken as error:
+        except Broken as error:
             reject(Reject(name, None, str(error)))
             return
         with file:
@@ -129,21 +113,13 @@ class ParquetFiles(Corpus):
                 row = stop
 
     def _open(self, piece: Piece) -> pq.ParquetFile:
-        """Open the piece's file; raise _Broken unless it has the row groups the listing saw."""
+        """Open the piece's file; raise Broken unless it has the row groups the listing saw."""
         if not self.named_in_utf8(piece.file):
-            raise _Broken(NOT_UTF8_NAME)
-        try:
-            self.path(piece.file).open("rb").close()
-        except OSError as error:
-            raise _Broken(unreadable(error)) from error
-        try:
-            file = pq.ParquetFile(self.path(piece.file), pre_buffer=False)
-            file.schema_arrow  # noqa: B018
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise _Broken("the file is not Parquet, or its footer is damaged") from error
+            raise Broken(NOT_UTF8_NAME)
+        file = open_parquet(self.path(piece.file))
         if piece.stop > file.num_row_groups or (piece.start == piece.stop < file.num_row_groups):
             file.close()
-            raise _Broken("the file changed since it was listed")
+            raise Broken("the file changed since it was listed")
         return file
 
     def _runs(self, index: int, target_bytes: int) -> Iterator[Piece]:
@@ -161,7 +137,7 @@ class ParquetFiles(Corpus):
             with self._open(Piece(index, 1, 0, 1, 0)) as file:
                 groups = range(file.num_row_groups)
                 return [file.metadata.row_group(i).total_byte_size for i in groups]
-        except _Broken:
+        except Broken:
             return []
 
     def _check(self, scan: Scan) -> None:
@@ -187,13 +163,31 @@ class ParquetFiles(Corpus):
             try:
                 kind = united(kind, other, column.field.name, first_wins=False)
             except Clash:
-                wide = _by_range(column)
+                wide = self._by_range(column)
                 if wide is not None:
                     return wide
                 if not first_wins:
                     raise self._conflict(column, other, file) from None
                 kind = united(kind, other, column.field.name, first_wins=True)
         return kind
+
+    def _by_range(self, column: _Column) -> pa.DataType | None:
+        """Return the type of numbers whose types alone have none, if what the files hold allows."""
+        kinds = [kind for kind, _ in column.types]
+        floats = any(pa.types.is_floating(kind) for kind in kinds)
+        if not all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in kinds):
+            return None
+        low = high = 0
+        for file in sorted(column.files):
+            found = integer_range(self.path(file), column.field.name)
+            if found is None:
+                return None
+            low, high = min(low, found[0]), max(high, found[1])
+        if floats:
+            return pa.float64() if low >= -_EXACT and high <= _EXACT else None
+        if high in INT64:
+            return pa.int64()
+        return pa.uint64() if low in UINT64 else None
 
     def _conflict(self, column: _Column, other: pa.DataType, file: int) -> SchemaError:
         for kind, first in column.types:
@@ -245,49 +239,8 @@ def _batches(file: pq.ParquetFile, group: int) -> Iterator[pa.RecordBatch]:
     size = max(1, min(_MOST_ROWS, BATCH_BYTES // width))
     try:
         yield from file.iter_batches(size, row_groups=[group], use_threads=False)
-    except (pa.ArrowException, OSError, ValueError):
+    except DAMAGE:
         return
-
-
-def _range_of(groups: Sequence[pq.RowGroupMetaData], name: str) -> _Range:
-    """Return the range of a column of integers that is not nested; nulls alone are (0, 0)."""
-    low = high = 0
-    for group in groups:
-        columns = [group.column(i) for i in range(group.num_columns)]
-        found = [column.statistics for column in columns if column.path_in_schema == name]
-        if len(found) != 1 or found[0] is None:
-            return None
-        if found[0].has_min_max:
-            low, high = min(low, found[0].min), max(high, found[0].max)
-        elif not found[0].has_null_count or found[0].null_count < group.num_rows:
-            return None
-    return low, high
-
-
-def _has_subjects(schema: pa.Schema, groups: Sequence[pq.RowGroupMetaData]) -> bool:
-    """Return whether the reserved column of subjects may hold a value."""
-    if SUBJECT not in schema.names:
-        return False
-    for group in groups:
-        columns = [group.column(i) for i in range(group.num_columns)]
-        for stated in (c.statistics for c in columns if c.path_in_schema == SUBJECT):
-            if stated is None or not stated.has_null_count or stated.null_count < group.num_rows:
-                return True
-    return False
-
-
-def _by_range(column: _Column) -> pa.DataType | None:
-    """Return the type of numbers whose types alone have none, if the ranges allow one."""
-    kinds = [kind for kind, _ in column.types]
-    integers = [kind for kind in kinds if pa.types.is_integer(kind)]
-    floats = [kind for kind in kinds if pa.types.is_floating(kind)]
-    if not column.ranged or not integers or len(integers) + len(floats) < len(kinds):
-        return None
-    if floats:
-        return pa.float64() if column.low >= -_EXACT and column.high <= _EXACT else None
-    if column.high in INT64:
-        return pa.int64()
-    return pa.uint64() if column.low in UINT64 else None
 
 
 def _cleared(column: pa.Field) -> pa.Field:

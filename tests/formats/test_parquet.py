@@ -3,7 +3,8 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conformance import Conformance, mixed, rows, shown
+from conformance import Conformance
+from records import mixed, rows, shown
 from typematrix import COLUMNS
 
 from geodata.errors import CorruptShard, SchemaError

@@ -13,9 +13,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import webdataset
+from posts import make_posts
 
 import geodata
-from conftest import make_posts
 from geodata import durable
 from geodata.catalog import Catalog, locate
 from geodata.config import load_config

@@ -213,12 +213,13 @@ def copy_of(posts_dataset, tmp_path):
 
 def rewrite(path, change):
     """Commit a revision by hand, as erasure will: `change` maps a shard's table to another."""
+    import hashlib
+
     from geodata import schema as schemas
     from geodata.catalog import Catalog, locate
     from geodata.formats import get_format
     from geodata.manifest import list_bytes
     from geodata.partition import ShardCutter
-    import hashlib
 
     config = load_config(path)
     catalog = Catalog.at(locate("posts", config), "test")

@@ -4,6 +4,7 @@ import os
 import pickle
 
 import pytest
+from source_reading import read_all
 
 from geodata.errors import ConfigError
 from geodata.sources import SourceFile, list_files, open_source, recognise
@@ -192,7 +193,7 @@ def test_a_source_id_that_makes_no_keys_is_refused(tmp_path, source_id):
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet", "text", "images"])
-def test_a_name_that_is_not_utf8_is_one_rejected_record(tmp_path, read_all, kind):
+def test_a_name_that_is_not_utf8_is_one_rejected_record(tmp_path, kind):
     (tmp_path / os.fsdecode(b"\xff.dat")).write_bytes(b'{"a": 1}\n')
     suffix = {"jsonl": "jsonl", "csv": "csv", "parquet": "pq", "text": "txt", "images": "png"}[kind]
     (tmp_path / os.fsdecode(b"\xff.dat")).rename(tmp_path / os.fsdecode(b"\xff." + suffix.encode()))
@@ -204,7 +205,7 @@ def test_a_name_that_is_not_utf8_is_one_rejected_record(tmp_path, read_all, kind
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet", "text", "images"])
-def test_a_file_that_vanished_is_one_rejected_record(tmp_path, read_all, kind):
+def test_a_file_that_vanished_is_one_rejected_record(tmp_path, kind):
     _touch(tmp_path, "a.dat")
     source = open_source(tmp_path / "a.dat", kind=kind)
     (tmp_path / "a.dat").unlink()

@@ -4,7 +4,6 @@ import pickle
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pytest
 
 from geodata.schema import KEY, SUBJECT, dataset_schema
 from geodata.sources import Reject, first_rows
@@ -26,7 +25,8 @@ class Read:
         return [(reject.row, reject.reason) for reject in self.rejects]
 
 
-def _read_all(source, target_bytes=1 << 30, *, first_wins=False, schema=None):
+def read_all(source, target_bytes=1 << 30, *, first_wins=False, schema=None):
+    """Read a source in pieces of about `target_bytes`."""
     source = pickle.loads(pickle.dumps(source))
     pieces = source.pieces(target_bytes)
     scans = pickle.loads(pickle.dumps([source.scan(piece) for piece in pieces]))
@@ -55,9 +55,3 @@ def _read_all(source, target_bytes=1 << 30, *, first_wins=False, schema=None):
                 read.records[key] = record
         assert len(read.records) + len(read.rejects) - before == scan.rows
     return read
-
-
-@pytest.fixture
-def read_all():
-    """Return the function that reads a source in pieces of about `target_bytes`."""
-    return _read_all
