@@ -26,3 +26,8 @@ def posts_dataset(tmp_path_factory):
     config = load_config(folder / "geodata.yaml")
     geodata.shard(str(folder / "data/raw"), config=config, shard_size=4_000, workers=1)
     return folder / "geodata.yaml"
+
+
+def pytest_addoption(parser):
+    """Take the folder of real corpora for the soak tests."""
+    parser.addoption("--corpora", metavar="DIR", help="Real corpora for tests/soak.")
