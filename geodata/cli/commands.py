@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from geodata.cli.output import Bar, count, emit, size, table
+from geodata.cli.output import Bar, count, emit, short, size, table
 from geodata.errors import ConfigError, GeodataError
 
 if TYPE_CHECKING:
@@ -156,10 +156,10 @@ def _converted(report: ConvertReport) -> str:
         f"{rate} · {size(report.bytes_in)} → {size(report.bytes_out)} · "
         f"{count(report.shards, 'shard')}",
         f"{report.records_in:,} in = {report.records_out:,} out{rejected} → {report.dest} "
-        f"{report.version} (staging: unclassified, cannot be pushed)",
+        f"{short(report.version)} (staging: unclassified, cannot be pushed)",
     ]
     if report.unchanged:
-        lines[1] = f"nothing to do: {report.version} holds this source as it is"
+        lines[1] = f"nothing to do: {short(report.version)} holds this source as it is"
     lines += [f"  rejected {n:,}: {reason}" for reason, n in report.reasons.items()]
     if report.quarantine:
         lines.append(f"  set aside in {report.quarantine}")
@@ -224,7 +224,7 @@ def _sharded(report: ShardReport) -> str:
     if report.dry_run:
         return f"{text}\nnothing was written (bytes are those before compression)"
     done = "is committed already" if report.unchanged else "committed"
-    return f"{text}\n{report.dataset} {report.version} {done} → {report.dest}"
+    return f"{text}\n{report.dataset} {short(report.version or 'v0')} {done} → {report.dest}"
 
 
 @click.command()
@@ -242,8 +242,8 @@ def inspect(dataset: str, head: int, config_path: Path | None, as_json: bool) ->
 
 def _inspected(report: InspectReport) -> str:
     lines = [
-        f"{report.dataset} {report.version} · {report.format} · {report.records:,} records · "
-        f"{size(report.bytes)} · {report.created_at} · versions {', '.join(report.versions)}",
+        f"{report.dataset} {short(report.version)} · {report.format} · {report.records:,} records · "
+        f"{size(report.bytes)} · {report.created_at} · versions {', '.join(map(short, report.versions))}",
         "",
         table(
             ["column", "type", ""],

@@ -55,6 +55,12 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def short(version: str) -> str:
+    """Return a version for people: v1 for v000001."""
+    number, dot, revision = version.removeprefix("v").partition(".")
+    return f"v{int(number)}{dot}{revision}"
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """Return aligned columns; numbers stand right, with thousands marked."""
     cells = [[f"{c:,}" if isinstance(c, int) else str(c) for c in row] for row in rows]
