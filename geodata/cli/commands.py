@@ -241,9 +241,10 @@ def inspect(dataset: str, head: int, config_path: Path | None, as_json: bool) ->
 
 
 def _inspected(report: InspectReport) -> str:
+    versions = ", ".join(map(short, report.versions))
     lines = [
-        f"{report.dataset} {short(report.version)} · {report.format} · {report.records:,} records · "
-        f"{size(report.bytes)} · {report.created_at} · versions {', '.join(map(short, report.versions))}",
+        f"{report.dataset} {short(report.version)} · {report.format} · {report.records:,} records "
+        f"· {size(report.bytes)} · {report.created_at} · versions {versions}",
         "",
         table(
             ["column", "type", ""],
