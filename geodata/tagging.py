@@ -57,7 +57,9 @@ class Classifier:
         self._tagging = tagging
         self._regions = sorted(regions)
         self._keys = keys
-        self.all_tags = self._make_tags(regions, today)
+        tags = self._make_tags(regions, today)
+        self.tags = list(dict.fromkeys(tags))
+        self._number = np.array([self.tags.index(tag) for tag in tags], np.int64)
 
     def _make_tags(self, regions: Mapping[str, RegionSection], today: dt.date) -> list[Tag]:
         """Return the tags of each region × (each rule, then no rule), region by region."""
@@ -84,7 +86,8 @@ class Classifier:
         rule = np.full(batch.num_rows, len(self._tagging.rules), np.int64)
         for number in range(len(self._tagging.rules) - 1, -1, -1):
             rule[holds(self._tagging.rules[number].when, batch, ~unknown)] = number
-        return Classes(region * (len(self._tagging.rules) + 1) + rule, self.all_tags, unknown)
+        place = region * (len(self._tagging.rules) + 1) + rule
+        return Classes(self._number[place], self.tags, unknown)
 
     def _region_numbers(self, batch: pa.RecordBatch) -> Int64s:
         """Return each row's index into the sorted regions, -1 where it is not found."""
@@ -110,16 +113,25 @@ class Classifier:
         rule = self._tagging.subject
         if rule is None:
             return batch
-        values = _text(column(batch, rule.field), rule.field).to_pylist()
-        regions = (classes.tags[number].region for number in classes.number)
-        subjects = [
-            None if value is None else pseudonym(self._keys[region], value)
-            for value, region in zip(values, regions, strict=True)
-        ]
+        values = column(batch, rule.field)
+        if rule.field not in batch.schema.names:
+            raise ConfigError(f"tagging.subject: '{rule.field}' must be a column of its own")
+        encoded = _text(values, rule.field).dictionary_encode()
+        names = [*encoded.dictionary.to_pylist(), None]
+        index = encoded.indices.fill_null(len(names) - 1).to_numpy(zero_copy_only=False)
+        pairs, inverse = np.unique(classes.number * len(names) + index, return_inverse=True)
+        made = [self._subject(*divmod(pair, len(names)), names) for pair in pairs.tolist()]
+        subjects = pa.array(made, pa.string()).take(pa.array(inverse))
         place = batch.schema.get_field_index(SUBJECT)
         field = batch.schema.field(place)
-        batch = batch.set_column(place, field, pa.array(subjects, pa.string()))
+        batch = batch.set_column(place, field, subjects)
         return batch if rule.keep else batch.drop_columns([rule.field])
+
+    def _subject(self, tag: int, name: int, names: Sequence[str | None]) -> str | None:
+        """Return the pseudonym of a name in the region of a tag."""
+        identifier = names[name]
+        key = self._keys[self.tags[tag].region]
+        return None if identifier is None else pseudonym(key, identifier)
 
     def schema(self, schema: pa.Schema) -> pa.Schema:
         """Return the schema of the batches that `pseudonymise` returns."""

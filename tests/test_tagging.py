@@ -168,6 +168,13 @@ def test_a_subject_key_is_made_once_and_never_in_the_dataset(tmp_path):
         load_subject_key(path, tmp_path / "data")
 
 
+def test_a_subject_inside_a_struct_is_refused():
+    rows = batch(who=[{"mail": "x"}])
+    made, classes = classify(rows, region={"constant": "us-east"}, subject="who.mail")
+    with pytest.raises(ConfigError, match="must be a column of its own"):
+        made.pseudonymise(rows, classes)
+
+
 def test_a_dotted_name_reaches_into_structs_but_a_whole_name_wins():
     rows = batch(**{"a.b": [1], "a": [{"b": 2, "c": {"d": 3}}]})
     assert column(rows, "a.b").to_pylist() == [1]

@@ -141,7 +141,7 @@ def _prepare(
     digest = digest_of(
         {
             "source": [index.plan_digest, index.regions[STAGING].listing.sha256],
-            "tags": [tag.to_json() for tag in rules.classifier().all_tags],
+            "tags": [tag.to_json() for tag in rules.classifier().tags],
             "tagging": config.tagging.model_dump(),
             "format": form,
             "shard_size": shard_size,
@@ -236,7 +236,7 @@ class _Run:
         return {"bins": bins, "totals": totals}
 
     def _tag(self, digest: str) -> Tag:
-        return next(t for t in self.rules.classifier().all_tags if t.digest == digest)
+        return next(t for t in self.rules.classifier().tags if t.digest == digest)
 
     def plan(self, survey: Mapping[str, Any]) -> dict[str, Any]:
         """Return the destinations: for each tag its cuts, the upper bins of its shards."""

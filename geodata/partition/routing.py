@@ -25,11 +25,11 @@ from geodata.durable import replacing
 from geodata.errors import ConfigError
 from geodata.formats import get_format
 from geodata.manifest import Shard
-from geodata.order import hash_keys
+from geodata.order import UInt64s, hash_keys
 from geodata.partition.cutter import ShardCutter
 from geodata.schema import KEY
 from geodata.stores import open_store
-from geodata.tagging import Classifier
+from geodata.tagging import Classes, Classifier
 from geodata.tags import STAGING, Tag
 
 SPILL_BYTES = 64 << 20
@@ -94,8 +94,8 @@ def destinations_of(plan: Mapping[str, Any]) -> list[Destination]:
     return found
 
 
-def _classified(item: Input) -> Iterator[tuple[pa.RecordBatch, list[Tag], Any, Any]]:
-    """Yield a staging shard's units with the tag, the unknown mark and the hash of each record."""
+def _classified(item: Input) -> Iterator[tuple[pa.RecordBatch, Classes, UInt64s]]:
+    """Yield a staging shard's units with the class and the hash of each record."""
     access = make_access(Path(item.root) / "audit", STAGING, "shard")
     store = open_store(item.root, region=STAGING, access=access)
     files = item.shard.files
@@ -111,8 +111,7 @@ def _classified(item: Input) -> Iterator[tuple[pa.RecordBatch, list[Tag], Any, A
             batch = reader.read_unit(unit)
             classes = classifier.classify(batch)
             hashes = hash_keys(batch.column(KEY).to_pylist(), "shard", item.seed)
-            tags = [classifier.all_tags[number] for number in classes.number]
-            yield classifier.pseudonymise(batch, classes), tags, classes.unknown, hashes
+            yield classifier.pseudonymise(batch, classes), classes, hashes
     finally:
         reader.close()
 
@@ -121,20 +120,20 @@ def survey_shard(item: Input) -> dict[str, Any]:
     """Return, by tag digest, the bytes in each hash bin and the totals of a staging shard."""
     form = get_format(item.target)
     found: dict[str, Any] = {}
-    for batch, tags, unknown, hashes in _classified(item):
+    for batch, classes, hashes in _classified(item):
         sizes = form.row_nbytes(batch)
         bins = (hashes >> np.uint64(64 - BINS_LOG2)).astype(np.int64)
-        digests = np.array([tag.digest for tag in tags])
-        for digest in np.unique(digests):
-            rows = digests == digest
-            part = found.setdefault(str(digest), {"bins": Counter(), "totals": Counter()})
+        for tag in np.unique(classes.number):
+            rows = classes.number == tag
+            digest = classes.tags[tag].digest
+            part = found.setdefault(digest, {"bins": Counter(), "totals": Counter()})
             numbers, inverse = np.unique(bins[rows], return_inverse=True)
             nbytes = np.bincount(inverse, weights=sizes[rows]).astype(np.int64)
             part["bins"].update(dict(zip(numbers.tolist(), nbytes.tolist(), strict=True)))
             part["totals"].update(
                 records=int(rows.sum()),
                 nbytes=int(sizes[rows].sum()),
-                unknown=int(unknown[rows].sum()),
+                unknown=int(classes.unknown[rows].sum()),
             )
     return found
 
@@ -148,7 +147,7 @@ class SpillTask:
 
 def spill_shard(task: SpillTask) -> dict[str, Any]:
     """Write a staging shard's records as Arrow IPC, a batch per destination and run."""
-    path = Path(task.path)
+    path, tags = Path(task.path), task.item.rules.classifier().tags
     runs: list[int] = []
     records = 0
     with replacing(path) as temporary:
@@ -158,7 +157,7 @@ def spill_shard(task: SpillTask) -> dict[str, Any]:
                 if writer is None:
                     stored = table.schema.remove(table.schema.get_field_index(TAG))
                     writer = pa.ipc.new_file(str(temporary), stored)
-                for number, batch in _routed(table, task.destinations):
+                for number, batch in _routed(table, tags, task.destinations):
                     writer.write_batch(batch)
                     runs.append(number)
                     records += batch.num_rows
@@ -171,30 +170,31 @@ def spill_shard(task: SpillTask) -> dict[str, Any]:
 
 
 def _runs(item: Input) -> Iterator[pa.Table]:
-    """Yield a staging shard's records with tag digest and hash, some 64 MiB at a time."""
+    """Yield a staging shard's records with number of tag and hash, some 64 MiB at a time."""
     held: list[pa.RecordBatch] = []
-    for batch, tags, _unknown, hashes in _classified(item):
-        digests = pa.array([tag.digest for tag in tags], pa.string())
+    nbytes = 0
+    for batch, classes, hashes in _classified(item):
         marked = batch.append_column(HASH, pa.array(hashes, pa.uint64()))
-        held.append(marked.append_column(TAG, digests))
-        if sum(b.nbytes for b in held) >= SPILL_BYTES:
+        held.append(marked.append_column(TAG, pa.array(classes.number)))
+        nbytes += batch.nbytes
+        if nbytes >= SPILL_BYTES:
             yield pa.Table.from_batches(held)
-            held = []
+            held, nbytes = [], 0
     if held:
         yield pa.Table.from_batches(held)
 
 
 def _routed(
-    table: pa.Table, destinations: Sequence[Destination]
+    table: pa.Table, tags: Sequence[Tag], destinations: Sequence[Destination]
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield (destination, its rows of the table)."""
     bins = (table.column(HASH).to_numpy() >> np.uint64(64 - BINS_LOG2)).astype(np.int64)
-    digests = table.column(TAG).to_numpy()
+    numbers = table.column(TAG).to_numpy()
     table = table.drop_columns([TAG])
-    for digest in sorted(set(digests.tolist())):
-        places = [n for n, d in enumerate(destinations) if d.tag.digest == digest]
+    for tag in np.unique(numbers):
+        places = [n for n, d in enumerate(destinations) if d.tag == tags[tag]]
         highs = np.array([destinations[n].high for n in places])
-        rows = np.flatnonzero(digests == digest)
+        rows = np.flatnonzero(numbers == tag)
         chosen = np.searchsorted(highs, bins[rows], side="right")
         for number in np.unique(chosen):
             taken = table.take(pa.array(rows[chosen == number])).combine_chunks()
