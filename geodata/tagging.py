@@ -120,16 +120,17 @@ class Classifier:
         names = [*encoded.dictionary.to_pylist(), None]
         index = encoded.indices.fill_null(len(names) - 1).to_numpy(zero_copy_only=False)
         pairs, inverse = np.unique(classes.number * len(names) + index, return_inverse=True)
-        made = [self._subject(*divmod(pair, len(names)), names) for pair in pairs.tolist()]
+        made = [
+            self._subject(pair // len(names), names[pair % len(names)]) for pair in pairs.tolist()
+        ]
         subjects = pa.array(made, pa.string()).take(pa.array(inverse))
         place = batch.schema.get_field_index(SUBJECT)
         field = batch.schema.field(place)
         batch = batch.set_column(place, field, subjects)
         return batch if rule.keep else batch.drop_columns([rule.field])
 
-    def _subject(self, tag: int, name: int, names: Sequence[str | None]) -> str | None:
-        """Return the pseudonym of a name in the region of a tag."""
-        identifier = names[name]
+    def _subject(self, tag: int, identifier: str | None) -> str | None:
+        """Return the pseudonym of an identifier in the region of a tag."""
         key = self._keys[self.tags[tag].region]
         return None if identifier is None else pseudonym(key, identifier)
 
