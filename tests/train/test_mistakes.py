@@ -27,6 +27,8 @@ def error_of(capsys: pytest.CaptureFixture[str]) -> str:
         ("train.epochs=2", ["train", "steps or epochs, not both"]),
         ("train.model.config.n_layers=2", ["train.model.config.n_layers", "no such key"]),
         ("train.model.config.n_head=3", ["train.model.config", "divisible"]),
+        ("train.model.config.n_head=0", ["train.model.config makes no model"]),
+        ("train.model.config.n_layer=abc", ["train.model.config", "n_layer", "expected int"]),
         ("train.model.config.vocab_size=10", ["vocab_size", "below the loader's 257"]),
         ("train.model.config.n_positions=32", ["n_positions", "loader.text.length"]),
         ("train.model.config=absent.json", ["no readable transformers config", "absent.json"]),

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy, pad
 
 from train.config import ModelSection, OptimizerSection, ScheduleSection
 from train.models import build_model, model_config, targets, token_loss
-from train.monitor import RunLog
+from train.monitor import Console, RunLog
 from train.monitor.console import duration, scientific, short
 from train.optim import build_optimizer, build_schedule, restore_schedule, scale_and_clip
 from train.precision import resolve
@@ -158,3 +158,15 @@ def test_the_console_speaks_in_short_numbers():
     assert [scientific(5.8e-4), scientific(1.0)] == ["5.8e-4", "1.0e0"]
     assert [short(12.0), short(98_100.0), short(2.5e6)] == ["12.0", "98.1k", "2.5M"]
     assert [duration(7), duration(130), duration(7_860)] == ["7 s", "2 min 10 s", "2 h 11 min"]
+
+
+def test_a_line_tells_the_rates_since_the_line_before(capsys):
+    console = Console(True, log_every=2)
+    console.total_steps = 4
+    for step, seconds in ((1, 1.0), (2, 3.0), (3, 0.5), (4, 0.5)):
+        record = {"step": step, "loss": 2.0, "learning_rate": 1e-3, "tokens": 1000}
+        console.step({**record, "step_seconds": seconds, "data_wait_seconds": seconds / 4})
+    assert capsys.readouterr().err.splitlines() == [
+        "step 2/4  loss 2.000  lr 1.0e-3  500.0 tok/s  wait 25.0 %  eta 4 s",
+        "step 4/4  loss 2.000  lr 1.0e-3  2.0k tok/s  wait 25.0 %  eta 0 s",
+    ]

@@ -101,6 +101,11 @@ def test_epochs_set_the_length(project):
     assert [record["samples"] for record in project.metrics()][5::6] == [1, 1]
 
 
+def test_time_can_make_a_save_due(project):
+    assert project.run("train.steps=3", "train.checkpoint={minutes: 1.0e-9, keep: 5}") == 0
+    assert project.checkpoints() == ["step-00000001", "step-00000002", "step-00000003"]
+
+
 def test_bf16_learns_too(project):
     assert project.run("train.precision=bf16") == 0
     losses = [record["loss"] for record in project.metrics()]
@@ -114,13 +119,14 @@ def test_a_region_reads_only_what_it_may(project):
     assert lineage["records"] == 111
 
 
-def test_dropout_resumes_exactly(project):
-    dropout = "train.model.config.resid_pdrop=0.2"
-    assert project.run(dropout, "train.run_dir=runs/whole") == 0
-    assert project.run(dropout, "train.checkpoint.every=6") == 0
+@pytest.mark.parametrize("workers", [0, 1])
+def test_dropout_resumes_exactly(project, workers):
+    dropout = ("train.model.config.resid_pdrop=0.2", f"loader.workers={workers}")
+    assert project.run(*dropout, "train.run_dir=runs/whole") == 0
+    assert project.run(*dropout, "train.checkpoint.every=6") == 0
     folder = project.folder / "runs/posts"
     shutil.rmtree(folder / "checkpoints/step-00000012")  # back to the very end of an epoch
-    assert project.run(dropout) == 0
+    assert project.run(*dropout) == 0
     project.assert_same("posts", "whole")
     assert json.loads((folder / "summary.json").read_text())["resumed_from"] == 6
 

@@ -1,0 +1,7 @@
+"""What a run leaves for people and programs to read."""
+
+from train.monitor.console import Console, configure_logging
+from train.monitor.environment import describe
+from train.monitor.runlog import RunLog
+
+__all__ = ["Console", "RunLog", "configure_logging", "describe"]

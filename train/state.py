@@ -1,0 +1,127 @@
+"""What a run is at a moment: model, optimizer, schedule, generators, position in the data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+import yaml
+
+from train import checkpoint, data, models, optim
+from train.config import MEANING, TrainConfig
+from train.parallel import Cluster
+from train.remote import ConfigError, GeodataConfig
+
+
+class TrainState:
+    """Built fresh from the config; `restore` puts it where a checkpoint left off."""
+
+    def __init__(
+        self,
+        whole: GeodataConfig,
+        config: TrainConfig,
+        model_config: Any,
+        feed: data.Feed,
+        cluster: Cluster,
+        total_steps: int,
+    ):
+        self._config, self._feed, self._cluster = config, feed, cluster
+        self.step = 0
+        self.model_config = model_config
+        self.resolved = _resolved(whole, config)
+        torch.manual_seed(config.seed)
+        self.module = models.build_model(self.model_config)
+        self.model = cluster.wrap(self.module)
+        self.optimizer = optim.build_optimizer(self.module, config.optimizer)
+        self.schedule = optim.build_schedule(self.optimizer, config.schedule, total_steps)
+        checkpoint.seed_rng(config.seed, 0, cluster.rank)
+
+    @property
+    def parameters(self) -> int:
+        """Return how many numbers the model learns."""
+        return sum(p.numel() for p in self.module.parameters())
+
+    def capture(self) -> dict[str, Any]:
+        """Return the parts of a checkpoint on the first rank, an empty dict on the others."""
+        generators = self._cluster.gather(checkpoint.rng_state(self._cluster.device))
+        if not self._cluster.first:
+            return {}
+        return {
+            "model.pt": self.module.state_dict(),
+            "optimizer.pt": self.optimizer.state_dict(),
+            "scheduler.pt": self.schedule.state_dict(),
+            "rng.pt": dict(enumerate(generators)),
+            "loader.json": self._feed.state(),
+            "model.json": _plain(self.model_config),
+            "lineage.json": self._feed.loader.lineage(),
+            "config.yaml": self.resolved,
+        }
+
+    def restore(self, saved: checkpoint.Checkpoint) -> None:
+        """Continue where `saved` was written, at any world size.
+
+        A rank that did not exist then gets generators seeded by (seed, step, rank).
+        """
+        self.step = saved.step
+        self.module.load_state_dict(saved.load("model.pt"))
+        self.optimizer.load_state_dict(saved.load("optimizer.pt"))
+        optim.restore_schedule(self.schedule, saved.load("scheduler.pt"))
+        self._feed.restore(saved.load("loader.json"))
+        generators, rank = saved.load("rng.pt"), self._cluster.rank
+        if rank in generators:
+            checkpoint.restore_rng(generators[rank], self._cluster.device)
+        else:
+            checkpoint.seed_rng(self._config.seed, saved.step, rank)
+
+
+def check_unchanged(saved: checkpoint.Checkpoint, config: TrainConfig, model_config: Any) -> None:
+    """Raise ConfigError if the config now describes another run than the one saved."""
+    before = yaml.safe_load(saved.load("config.yaml"))["train"]
+    now = config.model_dump(mode="json")
+    before["model"]["config"] = saved.load("model.json")
+    now["model"]["config"] = _plain(model_config)
+    for part in MEANING:
+        for key, old, new in _differences(f"train.{part}", before.get(part), now[part]):
+            raise ConfigError(
+                f"{key} was {old} when this run began and is {new} now",
+                hint="Set it back, or choose another train.run_dir",
+            )
+
+
+def plan_model(whole: GeodataConfig, config: TrainConfig, feed: data.Feed) -> Any:
+    """Return the transformers config of the run's model, which must fit the loader's batches."""
+    loader, length = feed.loader, feed.length
+    found = models.model_config(
+        config.model, whole.resolve("."), vocab_size=loader.vocab_size, eos_id=loader.eos_id
+    )
+    if found.n_positions < length:
+        raise ConfigError(
+            f"train.model.config.n_positions: {found.n_positions} is below the loader's "
+            f"length of {length}",
+            hint="Raise it, or lower loader.text.length",
+        )
+    return found
+
+
+def _plain(model_config: Any) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(model_config.to_json_string(use_diff=False))
+    values.pop("transformers_version", None)
+    return values
+
+
+def _resolved(whole: GeodataConfig, config: TrainConfig) -> str:
+    """Return the whole config as YAML, the trainer's defaults spelled out."""
+    values = whole.model_dump(mode="json", by_alias=True, exclude_none=True)
+    values["train"] = config.model_dump(mode="json")
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+
+def _differences(key: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield (dotted key, old, new) of the leaves that differ."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for name in sorted({*old, *new}):
+            yield from _differences(f"{key}.{name}", old.get(name), new.get(name))
+    elif old != new:
+        yield key, old, new
