@@ -1,9 +1,9 @@
 """Append-only, hash-chained log of every decision about data: who, what, from where to where.
 
 One JSON Lines segment per process, `HOST-PID-N.jsonl`. Each line carries the hash of the line
-before it, so an edited, dropped or reordered line is found. A line is written before the action
-it witnesses; if it cannot be written, the action does not happen. Events name datasets, shards
-and counts; never a key, a subject or content.
+before it, so an edited or reordered line is found, and a dropped one unless it is the last. A line
+is written before the action it witnesses; if it cannot be written, the action does not happen.
+Events name datasets, shards and counts; never a key, a subject or content.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import itertools
 import json
 import os
 import socket
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,13 +31,23 @@ class AuditLog:
 
     def __init__(self, folder: Path):
         self.folder = folder
+        self._lock = threading.Lock()
         self._pid = 0
         self._head = _START
         self._count = 0
         self._descriptor = -1
 
     def append(self, event: Mapping[str, Any], *, sync: bool = False) -> None:
-        """Write one event; `sync` waits for the disk. AuditError if it cannot be written."""
+        """Write one event; `sync` waits for the disk. AuditError if it cannot be written.
+
+        After a failed write a new segment begins, since the last line may be torn.
+        """
+        if self._pid != os.getpid():  # a fork may have copied the lock while it was held
+            self._lock = threading.Lock()
+        with self._lock:
+            self._append(event, sync)
+
+    def _append(self, event: Mapping[str, Any], sync: bool) -> None:
         try:
             if self._pid != os.getpid():
                 self._start()
@@ -50,6 +61,7 @@ class AuditLog:
             if sync:
                 os.fsync(self._descriptor)
         except OSError as error:
+            self._pid = 0
             raise AuditError(
                 f"the audit log cannot be written: {error.strerror or error}",
                 file=str(self.folder),
@@ -69,7 +81,9 @@ class AuditLog:
             except FileExistsError:
                 continue
         self._pid, self._head, self._count = os.getpid(), _START, 0
-        self.append({"event": "segment", "format_version": FORMAT_VERSION, "name": path.name})
+        self._append(
+            {"event": "segment", "format_version": FORMAT_VERSION, "name": path.name}, False
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return audit_log, (self.folder,)
@@ -82,7 +96,7 @@ def audit_log(folder: Path) -> AuditLog:
 
 
 def _canonical(line: Mapping[str, Any]) -> str:
-    return json.dumps(line, ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(line, separators=(",", ":"))
 
 
 def read_segment(path: Path) -> Iterator[dict[str, Any]]:

@@ -1,8 +1,9 @@
 """May these bytes go there? A pure decision, and the gate that writes it down first.
 
 The first rules are the strict core: what has no tag is denied; metadata may travel; unclassified
-data stay in their own store; a shard may go to and be read in its home region; non-personal and
-anonymised data may go anywhere; everything else is denied.
+data stay in their own store; bytes may be checked against their digests in the place where they
+lie; a shard may go to and be read in its home region; non-personal and anonymised data may go
+anywhere; everything else is denied.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from geodata.audit import AuditLog
 from geodata.errors import PolicyDenied
 from geodata.tags import Tag
 
-Action = Literal["read", "write", "copy", "cache", "export", "delete"]
+Action = Literal["read", "write", "copy", "verify", "export", "delete"]
 FREE = frozenset({"NonPersonalData", "AnonymisedData"})
 
 
@@ -64,6 +65,8 @@ class HomePolicy:
             if movement.source == movement.target == tag.region:
                 return Decision(True, "own-store")
             return Decision(False, "unclassified", "Classify it with geodata shard")
+        if movement.action == "verify":
+            return Decision(True, "in-place")
         if tag.data_category in FREE:
             return Decision(True, "non-personal")
         if movement.target == tag.region:
@@ -81,6 +84,16 @@ class Gate:
     def decide(self, movement: Movement) -> Decision:
         """Return the decision without acting on it; nothing is written."""
         return self._policy.decide(movement)
+
+    def record(self, movement: Movement) -> Decision:
+        """Return the decision, written to the log but not enforced: for what is left out."""
+        decision = self._policy.decide(movement)
+        self._audit.append(_event(movement, decision))
+        return decision
+
+    def note(self, event: str, **facts: str | None) -> None:
+        """Write a fact about the process to the log."""
+        self._audit.append({"event": event, **facts})
 
     def check(self, movement: Movement) -> Decision:
         """Return the decision that allows the movement; PolicyDenied or AuditError otherwise."""

@@ -131,7 +131,7 @@ class Classifier:
 
     def _subject(self, tag: int, identifier: str | None) -> str | None:
         """Return the pseudonym of an identifier in the region of a tag."""
-        key = self._keys[self.tags[tag].region]
+        key = self._keys.get(self.tags[tag].region, b"")  # none in a dry run
         return None if identifier is None else pseudonym(key, identifier)
 
     def schema(self, schema: pa.Schema) -> pa.Schema:
@@ -201,9 +201,18 @@ def holds(condition: Condition, batch: pa.RecordBatch, known: Bools | None = Non
     if condition.in_ is not None:
         result &= _among(values, condition.in_, condition.field)
     if condition.matches is not None:
-        found = pc.match_substring_regex(_text(values, condition.field), condition.matches)
-        result &= _mask(found)
+        result &= _matching(_text(values, condition.field), condition.matches)
     return result
+
+
+def _matching(values: pa.Array, pattern: str) -> Bools:
+    try:
+        return _mask(pc.match_substring_regex(values, pattern))
+    except pa.ArrowInvalid as error:
+        raise ConfigError(
+            f"'{pattern}' cannot be matched",
+            hint="Patterns of conditions are RE2: no lookaround, no backreferences",
+        ) from error
 
 
 def _mask(array: pa.Array) -> Bools:
@@ -259,15 +268,18 @@ def pseudonym(key: bytes, identifier: str) -> str | None:
     return hmac.digest(key, normal.encode(), "sha256")[:SUBJECT_BYTES].hex()
 
 
-def load_subject_key(path: Path, dataset_root: Path) -> bytes:
-    """Return a region's secret for pseudonyms, made on first use; it never lies in the dataset."""
-    if path.absolute().is_relative_to(dataset_root.absolute()):
+def load_subject_key(path: Path, roots: Sequence[Path]) -> bytes:
+    """Return a region's secret for pseudonyms, made on first use; it never lies in a dataset."""
+    if any(path.resolve().is_relative_to(root.resolve()) for root in roots):
         raise ConfigError(
             "a subject key may not lie in the dataset", file=str(path), hint="Move subject_key"
         )
     if not path.exists():
         create_exclusive(path, secrets.token_hex(32).encode() + b"\n", mode=0o600)
     try:
-        return bytes.fromhex(path.read_text().strip())
+        key = bytes.fromhex(path.read_text().strip())
     except ValueError as error:
         raise SchemaError("not a subject key", file=str(path)) from error
+    if len(key) < SUBJECT_BYTES:
+        raise SchemaError(f"a subject key of {len(key)} bytes is too short", file=str(path))
+    return key

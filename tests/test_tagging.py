@@ -64,6 +64,7 @@ def test_conditions(condition, expected):
         ({"field": "mial", "present": True}, "Did you mean 'mail'"),
         ({"field": "n", "equals": "two"}, "cannot equal it"),
         ({"field": "n", "matches": "x"}, None),
+        ({"field": "mail", "matches": "(?!x)y"}, "RE2: no lookaround"),
         ({"region": "known"}, "for tagging rules only"),
     ],
 )
@@ -159,13 +160,16 @@ def test_a_pseudonym_is_the_same_however_the_name_is_written():
 
 def test_a_subject_key_is_made_once_and_never_in_the_dataset(tmp_path):
     path = tmp_path / "keys/eu.subject.key"
-    key = load_subject_key(path, tmp_path / "data")
-    assert len(key) == 32 and load_subject_key(path, tmp_path / "data") == key
+    key = load_subject_key(path, [tmp_path / "data"])
+    assert len(key) == 32 and load_subject_key(path, [tmp_path / "data"]) == key
     with pytest.raises(ConfigError, match="may not lie in the dataset"):
-        load_subject_key(tmp_path / "data/key", tmp_path / "data")
+        load_subject_key(tmp_path / "keys/../data/key", [tmp_path / "data"])
+    path.write_text("")
+    with pytest.raises(SchemaError, match="too short"):
+        load_subject_key(path, [tmp_path / "data"])
     path.write_text("not hex")
     with pytest.raises(SchemaError, match="not a subject key"):
-        load_subject_key(path, tmp_path / "data")
+        load_subject_key(path, [tmp_path / "data"])
 
 
 def test_a_subject_inside_a_struct_is_refused():

@@ -1,17 +1,19 @@
 """What runs tasks, and the registry of executors.
 
-A task is a picklable function of one picklable argument. Results come as they are finished, each
+A task is a picklable function of a shared value, sent once per worker, and of its own argument.
+Results come as they are finished, each
 with its number, so that a job can store them and show progress; a job never depends on their order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from importlib import import_module
 from typing import Protocol, TypeVar
 
 from geodata.errors import ConfigError
 
+Shared = TypeVar("Shared")
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
@@ -22,8 +24,8 @@ class Executor(Protocol):
     workers: int
 
     def run(
-        self, function: Callable[[Task], Result], tasks: Sequence[Task]
-    ) -> Iterator[tuple[int, Result]]:
+        self, function: Callable[[Shared, Task], Result], tasks: Sequence[Task], shared: Shared
+    ) -> Generator[tuple[int, Result], None, None]:
         """Yield (task number, result) as they finish; the first error ends the run."""
 
 

@@ -7,13 +7,14 @@ import multiprocessing.connection
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from geodata.errors import StoreError
 
+Shared = TypeVar("Shared")
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
@@ -22,59 +23,75 @@ class LocalExecutor:
     """Spawned worker processes; a single task or a single worker runs in this process."""
 
     def __init__(self, workers: int | None = None):
-        self.workers = (
-            workers or len(os.sched_getaffinity(0))
-            if hasattr(os, "sched_getaffinity")
-            else workers or os.cpu_count() or 1
-        )
+        self.workers = workers or _cores()
 
     def run(
-        self, function: Callable[[Task], Result], tasks: Sequence[Task]
-    ) -> Iterator[tuple[int, Result]]:
+        self, function: Callable[[Shared, Task], Result], tasks: Sequence[Task], shared: Shared
+    ) -> Generator[tuple[int, Result], None, None]:
         """Yield (task number, result) as they finish; the first error ends the run."""
         workers = min(self.workers, len(tasks))
         if workers <= 1:
             for number, task in enumerate(tasks):
-                yield number, function(task)
+                yield number, function(shared, task)
             return
-        yield from self._run_in_pool(function, tasks, workers)
-
-    def _run_in_pool(
-        self, function: Callable[[Task], Result], tasks: Sequence[Task], workers: int
-    ) -> Iterator[tuple[int, Result]]:
         context = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(workers, context, initializer=_begin_worker)
-        waiting = iter(enumerate(tasks))
-        running: dict[Future[Result], int] = {}
-        try:
-            while True:
-                for number, task in waiting:
-                    running[pool.submit(function, task)] = number
-                    if len(running) >= 2 * workers:
-                        break
-                if not running:
-                    return
-                done, _ = wait(running, return_when=FIRST_COMPLETED)
-                for future in sorted(done, key=running.__getitem__):
-                    yield running.pop(future), future.result()
-        except BrokenProcessPool as error:
-            raise StoreError(
-                "a worker process died",
-                hint="Memory may be short (try --workers 1); run the same command again to go on. "
-                'A script needs `if __name__ == "__main__":` around its calls',
-            ) from error
-        finally:
-            processes = list((getattr(pool, "_processes", None) or {}).values())
-            pool.shutdown(wait=False, cancel_futures=True)
-            if running:
-                for process in processes:
-                    process.terminate()
+        pool = ProcessPoolExecutor(workers, context, _begin_worker, (function, shared))
+        yield from _run(pool, tasks, workers)
+
+
+def _cores() -> int:
+    """Return how many cores this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def _run(
+    pool: ProcessPoolExecutor, tasks: Sequence[Task], workers: int
+) -> Iterator[tuple[int, Any]]:
+    """Keep the workers busy, and end them all when one fails or the caller goes."""
+    waiting = iter(enumerate(tasks))
+    running: dict[Future[Any], int] = {}
+    try:
+        while True:
+            for number, task in waiting:
+                running[pool.submit(_call, task)] = number
+                if len(running) >= 2 * workers:
+                    break
+            if not running:
+                return
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in sorted(done, key=running.__getitem__):
+                yield running.pop(future), future.result()
+    except BrokenProcessPool as error:
+        raise StoreError(
+            "a worker process died",
+            hint="Memory may be short (try --workers 1); run the same command again to go on. "
+            'A script needs `if __name__ == "__main__":` around its calls',
+        ) from error
+    finally:
+        processes = list((getattr(pool, "_processes", None) or {}).values())
+        pool.shutdown(wait=False, cancel_futures=True)
+        if running:
             for process in processes:
-                process.join(10)
+                process.terminate()
+        for process in processes:
+            process.join(10)
 
 
-def _begin_worker() -> None:
-    """Leave interrupts to the parent, and end with it."""
+_work: tuple[Any, Any] | None = None
+"""In a worker: the function, and what its tasks share."""
+
+
+def _call(task: Any) -> Any:
+    assert _work is not None
+    function, shared = _work
+    return function(shared, task)
+
+
+def _begin_worker(function: Any, shared: Any) -> None:
+    """Keep what all tasks share, leave interrupts to the parent, and end with it."""
+    global _work  # noqa: PLW0603
+    _work = function, shared
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is not None:

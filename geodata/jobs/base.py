@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ SCHEMA_VERSION = 1
 """Of the `--json` output of every command."""
 
 Task = TypeVar("Task")
+Shared = TypeVar("Shared")
 
 
 class Progress(Protocol):
@@ -64,7 +66,7 @@ class JobFolder:
 
     def __init__(self, root: Path, name: str):
         self.path = root / JOBS_DIR / name
-        self.work = self.path / "work"
+        self.work = self.path / f"work-{secrets.token_hex(4)}"
         self._lock = -1
 
     @contextlib.contextmanager
@@ -112,36 +114,52 @@ class JobFolder:
 
     def clear(self) -> None:
         """Remove plan and results, keeping the hold: the job starts afresh."""
-        for path in self.path.glob("*.json"):
+        for path in sorted(self.path.glob("*.json")):
+            point(f"forget {path.name}")
             path.unlink()
         self.clear_work()
 
     def clear_work(self) -> None:
-        """Remove unfinished shards of an earlier run."""
-        shutil.rmtree(self.work, ignore_errors=True)
+        """Remove unfinished shards of earlier runs, whose workers may still be ending."""
+        for path in self.path.glob("work-*"):
+            shutil.rmtree(path, ignore_errors=True)
 
     def remove(self) -> None:
-        """Remove the job: it is done, or will start afresh."""
+        """Remove the job, which is done, and what a killed removal left."""
         point("remove job")
-        shutil.rmtree(self.path, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):
+            self.path.rename(self.path.with_name(f".{self.path.name}-{secrets.token_hex(4)}"))
         point("removed job")
+        for gone in self.path.parent.glob(f".{self.path.name}-*"):
+            shutil.rmtree(gone, ignore_errors=True)
 
     def run(
         self,
         stage: str,
+        plan: str,
         executor: Executor,
-        function: Callable[[Task], dict[str, Any]],
+        function: Callable[[Shared, Task], dict[str, Any]],
         tasks: Sequence[Task],
+        shared: Shared,
         done: Callable[[dict[str, Any]], None],
     ) -> list[dict[str, Any]]:
-        """Run the tasks whose results are not stored yet; return all results, in order."""
-        results = [self.load(f"{stage}-{number:06}") for number in range(len(tasks))]
+        """Run the tasks whose results are not stored yet; return all results, in order.
+
+        Results are bound to the digest of their `plan`: those of another one do not count.
+        """
+        results = [self._result(stage, number, plan) for number in range(len(tasks))]
         missing = [number for number, result in enumerate(results) if result is None]
         for result in results:
             if result is not None:
                 done(result)
-        for index, result in executor.run(function, [tasks[number] for number in missing]):
-            self.save(f"{stage}-{missing[index]:06}", result)
-            results[missing[index]] = result
-            done(result)
+        wanted = [tasks[number] for number in missing]
+        with contextlib.closing(executor.run(function, wanted, shared)) as finished:
+            for index, result in finished:
+                self.save(f"{stage}-{missing[index]:06}", {**result, "plan": plan})
+                results[missing[index]] = result
+                done(result)
         return [result for result in results if result is not None]
+
+    def _result(self, stage: str, number: int, plan: str) -> dict[str, Any] | None:
+        found = self.load(f"{stage}-{number:06}")
+        return found if found is not None and found["plan"] == plan else None

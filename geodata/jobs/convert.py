@@ -12,6 +12,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -34,7 +35,13 @@ OnError = Literal["fail", "skip", "quarantine"]
 
 PIECE_BYTES = 8 << 20
 SHARD_BYTES = 64 << 20
+MAX_SHARD_BYTES = 1 << 30
 ALGORITHM = "convert-1"
+REPORTED = (
+    "source kind dest records_in records_out rejected shards bytes_in bytes_out reasons ignored "
+    "quarantine"
+).split()
+"""Parts of the report that the index keeps."""
 
 
 @dataclass(slots=True)
@@ -65,11 +72,17 @@ class ConvertReport:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What one worker needs to write its shards."""
+    """The pieces that one task makes shards of, each with the rows of its file before it."""
 
     number: int
-    source: Source
     pieces: tuple[tuple[Piece, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What all write tasks share."""
+
+    source: Source
     schema: dict[str, Any]
     labels: dict[str, list[str]]
     form: str
@@ -103,6 +116,8 @@ def convert(
     began = time.monotonic()
     if format not in FORMATS:
         raise ConfigError(f"no format '{format}'", hint=f"Known: {', '.join(FORMATS)}")
+    if not 0 < shard_size <= MAX_SHARD_BYTES:
+        raise ConfigError(f"shards of {shard_size} bytes", hint="--shard-size is at most 1GiB")
     root = Path(dest).absolute()
     opened = open_source(Path(source), kind=kind, source_id=source_id)
     options = {
@@ -141,8 +156,9 @@ def _committed(catalog: Catalog, digest: str) -> Index | None:
 
 
 def _report(index: Index, began: float, unchanged: bool = False) -> ConvertReport:
+    known = {name: index.report[name] for name in REPORTED}
     return ConvertReport(
-        **index.report,
+        **known,
         version=index.version,
         schema=index.schema_["fields"],
         seconds=round(time.monotonic() - began, 3),
@@ -163,8 +179,9 @@ class _Run:
 
     def run(self, executor: Executor, max_errors: int | None, restart: bool) -> Index:
         """Plan or load the plan, write what is missing, commit."""
-        if restart:
-            self.folder.clear()
+        failed = self.folder.load("failed")
+        if restart or (failed is not None and failed["digest"] != self.digest):
+            self.folder.clear()  # the source was mended since bad records ended the last run
         plan = self.folder.load("plan")
         if plan is None:
             plan = self._plan(executor)
@@ -175,11 +192,10 @@ class _Run:
                 hint="Run it again with --restart to start over",
             )
         self.folder.clear_work()
-        tasks = self._tasks(plan)
         try:
-            results = self._write(executor, tasks, max_errors)
-        except (TooManyBadRecords, ConfigError):
-            self.folder.clear()
+            results = self._write(executor, plan, max_errors)
+        except TooManyBadRecords:
+            self.folder.save("failed", {"digest": self.digest})
             raise
         index = self._commit(plan, results)
         self.folder.remove()
@@ -195,10 +211,10 @@ class _Run:
         pieces = self.source.pieces(PIECE_BYTES)
         self.progress.start("scan", sum(piece.nbytes for piece in pieces), "B")
         scans: dict[int, Scan] = {}
-        tasks = [_ScanTask(self.source, piece) for piece in pieces]
-        for number, scan in executor.run(_scan, tasks):
-            scans[number] = scan
-            self.progress.advance(pieces[number].nbytes)
+        with closing(executor.run(_scan, pieces, self.source)) as finished:
+            for number, scan in finished:
+                scans[number] = scan
+                self.progress.advance(pieces[number].nbytes)
         self.progress.finish()
         ordered = [scans[number] for number in range(len(pieces))]
         first_wins = self.options["on_error"] != "fail"
@@ -221,28 +237,29 @@ class _Run:
         pieces = [Piece(**piece) for piece in plan["pieces"]]
         groups = _groups(pieces, self.options["shard_size"])
         return [
-            _Task(
-                number=number,
-                source=self.source,
-                pieces=tuple((pieces[i], plan["first_rows"][i]) for i in group),
-                schema=plan["schema"],
-                labels=plan["labels"],
-                form=self.options["format"],
-                shard_bytes=self.options["shard_size"],
-                on_error=self.options["on_error"],
-                dest=str(self.root),
-                work=str(self.folder.work),
-                quarantine=str(self._quarantine),
-            )
+            _Task(number, tuple((pieces[i], plan["first_rows"][i]) for i in group))
             for number, group in enumerate(groups)
         ]
+
+    def _shared(self, plan: dict[str, Any]) -> _Shared:
+        return _Shared(
+            source=self.source,
+            schema=plan["schema"],
+            labels=plan["labels"],
+            form=self.options["format"],
+            shard_bytes=self.options["shard_size"],
+            on_error=self.options["on_error"],
+            dest=str(self.root),
+            work=str(self.folder.work),
+            quarantine=str(self._quarantine),
+        )
 
     @property
     def _quarantine(self) -> Path:
         return self.root / "quarantine" / self.digest[:12]
 
     def _write(
-        self, executor: Executor, tasks: list[_Task], max_errors: int | None
+        self, executor: Executor, plan: dict[str, Any], max_errors: int | None
     ) -> list[dict[str, Any]]:
         rejected = 0
 
@@ -257,9 +274,10 @@ class _Run:
                     hint="Raise --max-errors or mend the source",
                 )
 
-        plan = self.folder.load("plan") or {}
-        self.progress.start("convert", plan.get("rows", 0), "records")
-        results = self.folder.run("task", executor, _write_task, tasks, done)
+        self.progress.start("convert", plan["rows"], "records")
+        results = self.folder.run(
+            "task", self.digest, executor, _write_task, self._tasks(plan), self._shared(plan), done
+        )
         self.progress.finish()
         return results
 
@@ -305,14 +323,8 @@ class _Run:
         return self.catalog.commit(draft, {STAGING: shards}, {})
 
 
-@dataclass(frozen=True, slots=True)
-class _ScanTask:
-    source: Source
-    piece: Piece
-
-
-def _scan(task: _ScanTask) -> Scan:
-    return task.source.scan(task.piece)
+def _scan(source: Source, piece: Piece) -> Scan:
+    return source.scan(piece)
 
 
 def _groups(pieces: Sequence[Piece], target: int) -> list[list[int]]:
@@ -328,12 +340,12 @@ def _groups(pieces: Sequence[Piece], target: int) -> list[list[int]]:
     return groups
 
 
-def _write_task(task: _Task) -> dict[str, Any]:
+def _write_task(shared: _Shared, task: _Task) -> dict[str, Any]:
     """Write a task's shards into the staging store and return what was done."""
     rejects: list[Reject] = []
 
     def reject(bad: Reject) -> None:
-        if task.on_error == "fail":
+        if shared.on_error == "fail":
             raise TooManyBadRecords(
                 bad.reason,
                 file=bad.file,
@@ -341,29 +353,29 @@ def _write_task(task: _Task) -> dict[str, Any]:
                 hint="Mend it, or use --on-error skip or quarantine",
             )
         rejects.append(
-            bad if task.on_error == "quarantine" else Reject(bad.file, bad.row, bad.reason)
+            bad if shared.on_error == "quarantine" else Reject(bad.file, bad.row, bad.reason)
         )
 
-    schema = schemas.from_json(task.schema)
+    schema = schemas.from_json(shared.schema)
     cutter = ShardCutter(
-        get_format(task.form),
+        get_format(shared.form),
         schema,
-        shard_bytes=task.shard_bytes,
+        shard_bytes=shared.shard_bytes,
         tag=UNCLASSIFIED,
-        summary={"source": task.source.source_id},
-        work=Path(task.work),
+        summary={"source": shared.source.source_id},
+        work=Path(shared.work),
         name=f"task-{task.number:06}",
     )
     records = 0
     for piece, first_row in task.pieces:
-        for batch in task.source.read(piece, first_row, schema, task.labels, reject):
+        for batch in shared.source.read(piece, first_row, schema, shared.labels, reject):
             records += batch.num_rows
             cutter.write(batch)
-    access = make_access(Path(task.dest) / "audit", STAGING, "convert")
-    store = open_store(task.dest, region=STAGING, access=access)
+    access = make_access(Path(shared.dest) / "audit", STAGING, "convert")
+    store = open_store(shared.dest, region=STAGING, access=access)
     shards = [sealed.deliver(store).to_line() for sealed in cutter.close()]
-    if rejects and task.on_error == "quarantine":
-        _write_quarantine(Path(task.quarantine) / f"task-{task.number:06}.jsonl", rejects)
+    if rejects and shared.on_error == "quarantine":
+        _write_quarantine(Path(shared.quarantine) / f"task-{task.number:06}.jsonl", rejects)
     reasons = Counter(bad.reason for bad in rejects)
     return {
         "records": records,

@@ -11,10 +11,13 @@ from __future__ import annotations
 import datetime as dt
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 import geodata
 from geodata import schema as schemas
@@ -26,23 +29,25 @@ from geodata.formats import FORMATS
 from geodata.jobs.base import SCHEMA_VERSION, JobFolder, Progress, Silent, digest_of
 from geodata.manifest import Index, Shard
 from geodata.partition.routing import (
-    Input,
+    Output,
+    Routing,
     Rules,
     SpillTask,
     WriteTask,
     cut_bins,
     destinations_of,
-    sources_of,
+    sources_by_destination,
     spill_shard,
     survey_shard,
     write_shard,
 )
-from geodata.tagging import load_subject_key
+from geodata.tagging import load_subject_key, pseudonym
 from geodata.tags import STAGING, Tag
 
 SHARD_BYTES = 256 << 20
 MAX_SHARD_BYTES = 1 << 30
 MAX_CLASSES = 1000
+OPEN_CLASSES = 64
 ALGORITHM = "shard-1"
 
 
@@ -135,14 +140,14 @@ def _prepare(
     form = format or index.format
     if form not in FORMATS:
         raise ConfigError(f"no format '{form}'", hint=f"Known: {', '.join(FORMATS)}")
-    rules = Rules(
-        config.tagging, config.regions, dt.datetime.now(dt.UTC).date(), _keys(config, root, dry_run)
-    )
+    keys = {} if dry_run else _subject_keys(config, (root, Path(place.root)))
+    rules = Rules(config.tagging, config.regions, dt.datetime.now(dt.UTC).date(), keys)
     digest = digest_of(
         {
             "source": [index.plan_digest, index.regions[STAGING].listing.sha256],
-            "tags": [tag.to_json() for tag in rules.classifier().tags],
             "tagging": config.tagging.model_dump(),
+            "regions": {name: region.jurisdiction for name, region in config.regions.items()},
+            "keys": {name: pseudonym(key, "the key itself") for name, key in keys.items()},
             "format": form,
             "shard_size": shard_size,
             "seed": seed,
@@ -166,18 +171,27 @@ def _prepare(
     )
 
 
-def _keys(config: GeodataConfig, root: Path, dry_run: bool) -> dict[str, bytes]:
-    """Return each region's secret for pseudonyms, made now on first use (not in a dry run)."""
+def _subject_keys(config: GeodataConfig, roots: tuple[Path, ...]) -> dict[str, bytes]:
+    """Return each region's secret for pseudonyms, made now if this is the first use."""
     if config.tagging is None or config.tagging.subject is None:
         return {}
-    if dry_run:
-        return {name: name.encode() for name in config.regions}
     return {
         name: load_subject_key(
-            config.resolve(region.subject_key or Path("keys") / f"{name}.subject.key"), root
+            config.resolve(region.subject_key or Path("keys") / f"{name}.subject.key"), roots
         )
         for name, region in config.regions.items()
     }
+
+
+def _check_classes(totals: Mapping[str, Mapping[str, int]], shard_bytes: int) -> None:
+    """Refuse rules whose many tags would leave shards far under their target size."""
+    sizes = sorted(part["nbytes"] for part in totals.values())
+    small = len(sizes) > OPEN_CLASSES and sizes[len(sizes) // 2] < shard_bytes // 100
+    if len(sizes) > MAX_CLASSES or small:
+        raise ConfigError(
+            f"{len(sizes)} tag classes would shatter the shards",
+            hint="Let regions and tagging.rules make fewer, or lower --shard-size",
+        )
 
 
 @dataclass(slots=True)
@@ -209,6 +223,7 @@ class _Run:
         if plan is None:
             plan = self.plan(self.survey(executor))
             self.folder.save("plan", plan)
+        self.rules = replace(self.rules, today=dt.date.fromisoformat(plan["today"]))
         self.folder.clear_work()
         spills = self._spill(executor, plan)
         shards = self._write(executor, plan, spills)
@@ -216,46 +231,42 @@ class _Run:
         self.folder.remove()
         return self._report(index)
 
-    def _inputs(self) -> list[Input]:
-        shards = self.staging.shards(self.index, STAGING)
-        root, form = self.staging.root, self.index.format
-        return [Input(root, form, s, self.rules, self.seed, self.form) for s in shards]
+    def _routing(self, plan: Mapping[str, Any] | None = None) -> Routing:
+        destinations = destinations_of(plan) if plan else ()
+        return Routing(
+            self.staging.root, self.index.format, self.rules, self.seed, self.form, destinations
+        )
 
     def survey(self, executor: Executor) -> dict[str, Any]:
         """Return bytes and records by tag and hash bin, and what is unknown, over all shards."""
-        inputs = self._inputs()
-        self.progress.start("survey", sum(i.shard.live for i in inputs), "records")
+        shards = self.staging.shards(self.index, STAGING)
+        self.progress.start("survey", sum(shard.live for shard in shards), "records")
         bins: dict[str, Counter[int]] = {}
         totals: dict[str, Counter[str]] = {}
-        for number, found in executor.run(survey_shard, inputs):
-            for tag, part in found.items():
-                bins.setdefault(tag, Counter()).update(part["bins"])
-                totals.setdefault(tag, Counter()).update(part["totals"])
-            self.progress.advance(inputs[number].shard.live)
+        with closing(executor.run(survey_shard, shards, self._routing())) as finished:
+            for number, found in finished:
+                for tag, part in found.items():
+                    bins.setdefault(tag, Counter()).update(part["bins"])
+                    totals.setdefault(tag, Counter()).update(part["totals"])
+                self.progress.advance(shards[number].live)
         self.progress.finish()
         return {"bins": bins, "totals": totals}
 
-    def _tag(self, digest: str) -> Tag:
-        return next(t for t in self.rules.classifier().tags if t.digest == digest)
-
     def plan(self, survey: Mapping[str, Any]) -> dict[str, Any]:
         """Return the destinations: for each tag its cuts, the upper bins of its shards."""
-        if len(survey["bins"]) > MAX_CLASSES:
-            raise ConfigError(
-                f"{len(survey['bins'])} tag classes would shatter the shards",
-                hint="Let tagging.rules make fewer",
-            )
-        tags = sorted(survey["bins"], key=lambda digest: (self._tag(digest).region, digest))
+        bins, totals = survey["bins"], survey["totals"]
+        _check_classes(totals, self.shard_bytes)
+        tags = {tag.digest: tag for tag in self.rules.classifier().tags}
+        ordered = sorted(bins, key=lambda digest: (tags[digest].region, digest))
         return {
             "today": self.rules.today.isoformat(),
             "tags": [
                 {
-                    "tag": self._tag(digest).to_json(),
-                    "digest": digest,
-                    "cuts": cut_bins(survey["bins"][digest], self.shard_bytes),
-                    **survey["totals"][digest],
+                    "tag": tags[digest].to_json(),
+                    "cuts": cut_bins(bins[digest], self.shard_bytes),
+                    **totals[digest],
                 }
-                for digest in tags
+                for digest in ordered
             ],
         }
 
@@ -274,43 +285,59 @@ class _Run:
         return self._summary(None, regions, dry_run=True)
 
     def _spill(self, executor: Executor, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
-        destinations = destinations_of(plan)
+        folder = self.folder.path / "spill"
         tasks = [
-            SpillTask(item, destinations, str(self.folder.path / "spill" / f"{number:06}.arrow"))
-            for number, item in enumerate(self._inputs())
+            SpillTask(shard, str(folder / f"{number:06}.arrow"))
+            for number, shard in enumerate(self.staging.shards(self.index, STAGING))
         ]
-        self.progress.start("partition", self.index.records, "records")
-        results = self.folder.run(
-            "spill", executor, spill_shard, tasks, lambda r: self.progress.advance(r["records"])
-        )
-        self.progress.finish()
-        return results
+        return self._stage("spill", "partition", executor, spill_shard, tasks, self._routing(plan))
 
     def _write(
         self, executor: Executor, plan: Mapping[str, Any], spills: Sequence[dict[str, Any]]
     ) -> list[Shard]:
-        schema = self.rules.classifier().schema(schemas.from_json(self.index.schema_))
+        output = Output(
+            schema=schemas.to_json(self._schema),
+            form=self.form,
+            shard_bytes=self.shard_bytes,
+            work=str(self.folder.work),
+            dest=self.catalog.root,
+            audit=str(self.audit),
+            here=self.here,
+        )
+        sources = sources_by_destination(spills)
         tasks = [
-            WriteTask(
-                number=number,
-                tag=destination.tag,
-                sources=sources_of(spills, number),
-                schema=schemas.to_json(schema),
-                form=self.form,
-                shard_bytes=self.shard_bytes,
-                work=str(self.folder.work),
-                dest=self.catalog.root,
-                audit=str(self.audit),
-                here=self.here,
-            )
+            WriteTask(number, destination.tag, sources[number])
             for number, destination in enumerate(destinations_of(plan))
         ]
-        self.progress.start("write", self.index.records, "records")
+        results = self._stage("write", "write", executor, write_shard, tasks, output)
+        return [Shard.from_line(line) for result in results for line in result["shards"]]
+
+    def _stage(
+        self,
+        stage: str,
+        shown: str,
+        executor: Executor,
+        function: Callable[[Any, Any], dict[str, Any]],
+        tasks: Sequence[Any],
+        shared: Any,
+    ) -> list[dict[str, Any]]:
+        """Run a stage over all records, with progress."""
+        self.progress.start(shown, self.index.records, "records")
         results = self.folder.run(
-            "write", executor, write_shard, tasks, lambda r: self.progress.advance(r["records"])
+            stage,
+            self.digest,
+            executor,
+            function,
+            tasks,
+            shared,
+            lambda result: self.progress.advance(result["records"]),
         )
         self.progress.finish()
-        return [Shard.from_line(line) for result in results for line in result["shards"]]
+        return results
+
+    @property
+    def _schema(self) -> pa.Schema:
+        return self.rules.classifier().schema(schemas.from_json(self.index.schema_))
 
     def _commit(self, plan: Mapping[str, Any], shards: Sequence[Shard]) -> Index:
         written = sum(shard.live for shard in shards)
@@ -322,7 +349,6 @@ class _Run:
         unknown = Counter(dict.fromkeys(by_region, 0))
         for part in plan["tags"]:
             unknown[part["tag"]["region"]] += part["unknown"]
-        schema = self.rules.classifier().schema(schemas.from_json(self.index.schema_))
         draft = Index(
             dataset=self.name,
             version="",
@@ -330,7 +356,7 @@ class _Run:
             created_by=f"geodata {geodata.__version__}",
             plan_digest=self.digest,
             format=self.form,
-            schema_=schemas.to_json(schema),
+            schema_=schemas.to_json(self._schema),
             labels=self.index.labels,
             regions={},
             report={"unknown": dict(unknown), "source": self.index.plan_digest},

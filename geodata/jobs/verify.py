@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from geodata.errors import GeodataError
 from geodata.executors import get_executor
 from geodata.formats import get_format
 from geodata.jobs.base import SCHEMA_VERSION, Progress, Silent
-from geodata.manifest import Index, Shard, Units
+from geodata.manifest import Index, Shard, Units, totals
 from geodata.partition import measure
 from geodata.partition.sealing import file_ref
 from geodata.schema import KEY
@@ -47,8 +48,6 @@ class _Task:
     region: str
     access: Access
     shard: Shard
-    schema: dict[str, Any]
-    form: str
 
 
 def verify(
@@ -71,11 +70,13 @@ def verify(
     tasks = list(_tasks(catalog, index))
     shown.start("verify", sum(task.shard.nbytes for task in tasks), "B")
     problems: dict[int, list[str]] = {}
-    for number, found in get_executor("local", workers).run(_check, tasks):
-        problems[number] = found
-        shown.advance(tasks[number].shard.nbytes)
+    with closing(get_executor("local", workers).run(_check, tasks, index)) as finished:
+        for number, found in finished:
+            problems[number] = found
+            shown.advance(tasks[number].shard.nbytes)
     shown.finish()
-    listed = [
+    listed = list(_miscounted(index, tasks))
+    listed += [
         {"shard": tasks[number].shard.shard_id, "problem": problem}
         for number in sorted(problems)
         for problem in problems[number]
@@ -93,22 +94,28 @@ def verify(
 
 
 def _tasks(catalog: Catalog, index: Index) -> Iterator[_Task]:
-    """Yield a task per shard; each region's are checked in that region, where its bytes lie."""
     for region in sorted(index.regions):
-        access = Access(catalog.access.gate, region, "verify")
         root = catalog.store(index, region).url
         for shard in catalog.shards(index, region):
-            yield _Task(root, region, access, shard, index.schema_, index.format)
+            yield _Task(root, region, catalog.access, shard)
 
 
-def _check(task: _Task) -> list[str]:
+def _miscounted(index: Index, tasks: Sequence[_Task]) -> Iterator[dict[str, str]]:
+    """Yield where the index counts other shards, records or bytes than the lists hold."""
+    for region, entry in sorted(index.regions.items()):
+        own = [task.shard for task in tasks if task.region == region]
+        if entry != totals(entry.root, entry.listing, own):
+            yield {"shard": f"region {region}", "problem": "the index has other totals"}
+
+
+def _check(index: Index, task: _Task) -> list[str]:
     """Return what is wrong with a shard."""
     store = open_store(task.root, region=task.region, access=task.access)
     paths: dict[str, Path] = {}
     problems = []
     for name, ref in sorted(task.shard.files.items()):
         tag = tag_of_file(task.shard, name)
-        path = store.local_path(ref.path, tag, task.shard.shard_id)
+        path = store.local_path(ref.path, tag, task.shard.shard_id, action="verify")
         if path is None or not path.is_file():
             problems.append(f"{ref.path} is missing")
             continue
@@ -121,17 +128,17 @@ def _check(task: _Task) -> list[str]:
     if "main" not in paths:
         return problems
     try:
-        return problems + list(_contents(task, paths))
+        return problems + list(_contents(index, task, paths))
     except GeodataError as error:
         return [*problems, str(error)]
 
 
-def _contents(task: _Task, paths: dict[str, Path]) -> Iterator[str]:
+def _contents(index: Index, task: _Task, paths: dict[str, Path]) -> Iterator[str]:
     """Yield where sidecar, index, counts and values disagree with the shard itself.
 
     The values are read through the index, so a wrong index shows as wrong units or values.
     """
-    form = get_format(task.form)
+    form = get_format(index.format)
     _digest, units = measure(form, paths["main"], None)
     if "units" in paths:
         stored = Units.from_bytes(paths["units"].read_bytes(), task.shard.files["units"].path)
@@ -143,7 +150,7 @@ def _contents(task: _Task, paths: dict[str, Path]) -> Iterator[str]:
     if "index" in paths and form.units(paths["main"], paths["index"]) != form.units(paths["main"]):
         yield "the index does not describe the shard's units"
     reader = form.open(paths["main"], paths.get("index"))
-    hasher = ContentHasher(schemas.from_json(task.schema))
+    hasher = ContentHasher(schemas.from_json(index.schema_))
     live = 0
     try:
         for unit in range(len(reader.unit_slots)):

@@ -48,19 +48,23 @@ class Rules:
     keys: Mapping[str, bytes] = field(repr=False)
 
     def classifier(self) -> Classifier:
+        """Return the classifier of these rules."""
         return Classifier(self.tagging, self.regions, self.today, self.keys)
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
-    """A staging shard and how to classify its records."""
+class Routing:
+    """The staging dataset, how to classify its records, and where they go.
+
+    `form` is the format of the staging shards, `target` that of the shards to be.
+    """
 
     root: str
     form: str
-    shard: Shard
     rules: Rules
     seed: int
     target: str
+    destinations: Sequence[Destination] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +77,18 @@ class Destination:
 
 
 def cut_bins(bins: Mapping[Any, int], shard_bytes: int) -> list[int]:
-    """Return the upper bin (exclusive) of each shard, for shards of even size."""
-    numbers = np.array(sorted(int(number) for number in bins), np.int64)
-    sizes = np.array([bins[number] for number in numbers], np.int64)
-    total, room = int(sizes.sum()), max(shard_bytes - int(sizes.max()), 1)
-    count = min(-(-total // room) if total > shard_bytes else 1, len(numbers))
-    ends = np.cumsum(sizes)
-    last = np.searchsorted(ends, [total * (i + 1) // count for i in range(count - 1)])
-    cuts = sorted({int(numbers[place]) + 1 for place in last})
+    """Return the upper bin (exclusive) of each shard; a bin above the bound stands alone."""
+    cuts, held = [], 0
+    for number in sorted(bins):
+        if held and held + bins[number] > shard_bytes:
+            cuts.append(int(number))
+            held = 0
+        held += bins[number]
     return [*cuts, 1 << BINS_LOG2]
 
 
 def destinations_of(plan: Mapping[str, Any]) -> list[Destination]:
+    """Return the destinations of a plan, tag by tag."""
     found = []
     for part in plan["tags"]:
         low = 0
@@ -94,33 +98,34 @@ def destinations_of(plan: Mapping[str, Any]) -> list[Destination]:
     return found
 
 
-def _classified(item: Input) -> Iterator[tuple[pa.RecordBatch, Classes, UInt64s]]:
+def _classified(
+    routing: Routing, shard: Shard
+) -> Iterator[tuple[pa.RecordBatch, Classes, UInt64s]]:
     """Yield a staging shard's units with the class and the hash of each record."""
-    access = make_access(Path(item.root) / "audit", STAGING, "shard")
-    store = open_store(item.root, region=STAGING, access=access)
-    files = item.shard.files
-    tag, about = item.shard.tag, item.shard.shard_id
-    path = store.local_path(files["main"].path, tag, about, item.shard.live)
+    access = make_access(Path(routing.root) / "audit", STAGING, "shard")
+    store = open_store(routing.root, region=STAGING, access=access)
+    files, tag, about = shard.files, shard.tag, shard.shard_id
+    path = store.local_path(files["main"].path, tag, about, shard.live)
     index = store.local_path(files["index"].path, tag, about) if "index" in files else None
     if path is None:
-        raise ConfigError("a staging dataset lies in a local folder", file=item.root)
-    reader = get_format(item.form).open(path, index)
-    classifier = item.rules.classifier()
+        raise ConfigError("a staging dataset lies in a local folder", file=routing.root)
+    reader = get_format(routing.form).open(path, index)
+    classifier = routing.rules.classifier()
     try:
         for unit in range(len(reader.unit_slots)):
             batch = reader.read_unit(unit)
             classes = classifier.classify(batch)
-            hashes = hash_keys(batch.column(KEY).to_pylist(), "shard", item.seed)
+            hashes = hash_keys(batch.column(KEY).to_pylist(), "shard", routing.seed)
             yield classifier.pseudonymise(batch, classes), classes, hashes
     finally:
         reader.close()
 
 
-def survey_shard(item: Input) -> dict[str, Any]:
+def survey_shard(routing: Routing, shard: Shard) -> dict[str, Any]:
     """Return, by tag digest, the bytes in each hash bin and the totals of a staging shard."""
-    form = get_format(item.target)
+    form = get_format(routing.target)
     found: dict[str, Any] = {}
-    for batch, classes, hashes in _classified(item):
+    for batch, classes, hashes in _classified(routing, shard):
         sizes = form.row_nbytes(batch)
         bins = (hashes >> np.uint64(64 - BINS_LOG2)).astype(np.int64)
         for tag in np.unique(classes.number):
@@ -140,24 +145,25 @@ def survey_shard(item: Input) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class SpillTask:
-    item: Input
-    destinations: list[Destination]
+    """A staging shard, and the file that it is spilled to."""
+
+    shard: Shard
     path: str
 
 
-def spill_shard(task: SpillTask) -> dict[str, Any]:
+def spill_shard(routing: Routing, task: SpillTask) -> dict[str, Any]:
     """Write a staging shard's records as Arrow IPC, a batch per destination and run."""
-    path, tags = Path(task.path), task.item.rules.classifier().tags
+    path, tags = Path(task.path), routing.rules.classifier().tags
     runs: list[int] = []
     records = 0
     with replacing(path) as temporary:
         writer = None
         try:
-            for table in _runs(task.item):
+            for table in _runs(routing, task.shard):
                 if writer is None:
                     stored = table.schema.remove(table.schema.get_field_index(TAG))
                     writer = pa.ipc.new_file(str(temporary), stored)
-                for number, batch in _routed(table, tags, task.destinations):
+                for number, batch in _routed(table, tags, routing.destinations):
                     writer.write_batch(batch)
                     runs.append(number)
                     records += batch.num_rows
@@ -169,11 +175,11 @@ def spill_shard(task: SpillTask) -> dict[str, Any]:
     return {"path": str(path), "runs": runs, "records": records}
 
 
-def _runs(item: Input) -> Iterator[pa.Table]:
+def _runs(routing: Routing, shard: Shard) -> Iterator[pa.Table]:
     """Yield a staging shard's records with number of tag and hash, some 64 MiB at a time."""
     held: list[pa.RecordBatch] = []
     nbytes = 0
-    for batch, classes, hashes in _classified(item):
+    for batch, classes, hashes in _classified(routing, shard):
         marked = batch.append_column(HASH, pa.array(hashes, pa.uint64()))
         held.append(marked.append_column(TAG, pa.array(classes.number)))
         nbytes += batch.nbytes
@@ -190,33 +196,44 @@ def _routed(
     """Yield (destination, its rows of the table)."""
     bins = (table.column(HASH).to_numpy() >> np.uint64(64 - BINS_LOG2)).astype(np.int64)
     numbers = table.column(TAG).to_numpy()
-    table = table.drop_columns([TAG])
+    chosen = np.empty(len(bins), np.int64)
     for tag in np.unique(numbers):
-        places = [n for n, d in enumerate(destinations) if d.tag == tags[tag]]
+        places = np.array([n for n, d in enumerate(destinations) if d.tag == tags[tag]])
         highs = np.array([destinations[n].high for n in places])
         rows = np.flatnonzero(numbers == tag)
-        chosen = np.searchsorted(highs, bins[rows], side="right")
-        for number in np.unique(chosen):
-            taken = table.take(pa.array(rows[chosen == number])).combine_chunks()
-            for batch in taken.to_batches():
-                yield places[number], batch
+        chosen[rows] = places[np.searchsorted(highs, bins[rows], side="right")]
+    order = np.argsort(chosen, kind="stable")
+    ordered = table.drop_columns([TAG]).take(pa.array(order)).combine_chunks()
+    found, starts = np.unique(chosen[order], return_index=True)
+    for number, start, stop in zip(found, starts, [*starts[1:], len(order)], strict=True):
+        for batch in ordered.slice(start, stop - start).to_batches():
+            yield int(number), batch
 
 
-def sources_of(spills: Sequence[dict[str, Any]], destination: int) -> list[tuple[str, list[int]]]:
-    """Return for each spill that holds rows of a destination its path and batch numbers."""
-    found = []
+def sources_by_destination(
+    spills: Sequence[dict[str, Any]],
+) -> dict[int, list[tuple[str, list[int]]]]:
+    """Return for each destination the spills that hold rows of it, with the batch numbers."""
+    found: dict[int, dict[str, list[int]]] = {}
     for spill in spills:
-        batches = [n for n, owner in enumerate(spill["runs"]) if owner == destination]
-        if batches:
-            found.append((spill["path"], batches))
-    return found
+        for number, owner in enumerate(spill["runs"]):
+            found.setdefault(owner, {}).setdefault(spill["path"], []).append(number)
+    return {owner: list(sources.items()) for owner, sources in found.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
+    """A destination, and the batches of the spills that hold its records."""
+
     number: int
     tag: Tag
     sources: list[tuple[str, list[int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """How and where destinations are written."""
+
     schema: dict[str, Any]
     form: str
     shard_bytes: int
@@ -226,7 +243,7 @@ class WriteTask:
     here: str
 
 
-def write_shard(task: WriteTask) -> dict[str, Any]:
+def write_shard(output: Output, task: WriteTask) -> dict[str, Any]:
     """Gather one destination from all spills, in the order of the hashes, and deliver it."""
     batches = []
     for path, numbers in task.sources:
@@ -236,19 +253,19 @@ def write_shard(task: WriteTask) -> dict[str, Any]:
     table = pa.Table.from_batches(batches)
     table = table.take(pc.sort_indices(table, [(HASH, "ascending"), (KEY, "ascending")]))
     table = table.drop_columns([HASH])
-    schema = schemas.from_json(task.schema)
+    schema = schemas.from_json(output.schema)
     cutter = ShardCutter(
-        get_format(task.form),
+        get_format(output.form),
         schema,
-        shard_bytes=task.shard_bytes,
+        shard_bytes=output.shard_bytes,
         tag=task.tag,
         summary={"determined_by": "rules"},
-        work=Path(task.work),
+        work=Path(output.work),
         name=f"shard-{task.number:06}",
     )
     for batch in table.to_batches(max_chunksize=1 << 16):
         cutter.write(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
-    access = make_access(Path(task.audit), task.here, "shard")
-    store = open_store(task.dest, region=task.tag.region, access=access)
+    access = make_access(Path(output.audit), output.here, "shard")
+    store = open_store(output.dest, region=task.tag.region, access=access)
     lines = [sealed.deliver(store).to_line() for sealed in cutter.close()]
     return {"shards": lines, "records": table.num_rows}

@@ -52,9 +52,12 @@ def seal(
     names = {
         name: stem + found.name.removeprefix(path.name) for name, found in sorted(paths.items())
     }
-    refs = {name: file_ref(found, names[name]) for name, found in sorted(paths.items())}
+    refs = {name: file_ref(found, names[name]) for name, found in paths.items() if name != "main"}
+    refs["main"] = FileRef(names["main"], digest, path.stat().st_size)
     slots = tuple(piece.slots for piece in units.units)
-    return Sealed(Shard(shard_id, refs, slots, live, content, tag, dict(summary)), paths)
+    return Sealed(
+        Shard(shard_id, dict(sorted(refs.items())), slots, live, content, tag, dict(summary)), paths
+    )
 
 
 def file_ref(path: Path, key: str) -> FileRef:

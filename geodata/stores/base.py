@@ -35,7 +35,10 @@ class Store(Protocol):
         """Return an object's bytes."""
 
     def fetch(self, key: str, path: Path) -> None:
-        """Copy an object to a local path."""
+        """Copy an object over a local path, without giving up the room that it has.
+
+        What the path cannot take is an OSError.
+        """
 
     def local_path(self, key: str) -> Path | None:
         """Return where the object can be opened in place, if the store is a local folder."""
@@ -70,6 +73,12 @@ def check_key(key: str) -> str:
     return key
 
 
+def _fitting(key: str, tag: Tag | None) -> Tag | None:
+    """Return the tag, or None where a shard is passed off as metadata."""
+    about_data = key.startswith("metadata/") or key.endswith(".units.json")
+    return None if tag is not None and tag.kind == "metadata" and not about_data else tag
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """On whose behalf a store is opened: the gate, the region the process stands in, why."""
@@ -91,53 +100,60 @@ class GatedStore:
         self.access = access
         self.url = store.url
 
-    def _inbound(self, action: Action, tag: Tag | None, about: str, records: int | None) -> None:
-        source, target = self.region, self.access.here
-        purpose = self.access.purpose
+    def _inbound(
+        self, action: Action, key: str, tag: Tag | None, about: str, records: int | None = None
+    ) -> None:
+        tag, about = _fitting(check_key(key), tag), about or key
+        source, target, purpose = self.region, self.access.here, self.access.purpose
         self.access.gate.check(Movement(action, tag, source, target, purpose, about, records))
 
-    def _outbound(self, tag: Tag | None, about: str, records: int | None) -> None:
-        source, target = self.access.here, self.region
-        purpose = self.access.purpose
+    def _outbound(self, key: str, tag: Tag | None, about: str, records: int | None = None) -> None:
+        tag, about = _fitting(check_key(key), tag), about or key
+        source, target, purpose = self.access.here, self.region, self.access.purpose
         self.access.gate.check(Movement("write", tag, source, target, purpose, about, records))
 
     def read(self, key: str, tag: Tag | None, about: str = "") -> bytes:
         """Return an object's bytes."""
-        self._inbound("read", tag, about or key, None)
-        return self._store.read(check_key(key))
+        self._inbound("read", key, tag, about)
+        return self._store.read(key)
 
     def fetch(
         self, key: str, path: Path, tag: Tag | None, about: str = "", records: int | None = None
     ) -> None:
         """Copy an object to a local path."""
-        self._inbound("copy", tag, about or key, records)
-        self._store.fetch(check_key(key), path)
+        self._inbound("copy", key, tag, about, records)
+        self._store.fetch(key, path)
 
     def local_path(
-        self, key: str, tag: Tag | None, about: str = "", records: int | None = None
+        self,
+        key: str,
+        tag: Tag | None,
+        about: str = "",
+        records: int | None = None,
+        action: Action = "read",
     ) -> Path | None:
         """Return where an object can be opened in place, if the store is a local folder."""
         path = self._store.local_path(check_key(key))
         if path is not None:
-            self._inbound("read", tag, about or key, records)
+            self._inbound(action, key, tag, about, records)
         return path
 
     def write(self, key: str, data: bytes, tag: Tag | None, about: str = "") -> None:
         """Write an object, replacing an earlier one."""
-        self._outbound(tag, about or key, None)
-        self._store.write(check_key(key), data)
+        self._outbound(key, tag, about)
+        self._store.write(key, data)
 
     def put(
         self, key: str, path: Path, tag: Tag | None, about: str = "", records: int | None = None
     ) -> None:
         """Move a finished local file into the store; `path` is gone afterwards."""
-        self._outbound(tag, about or key, records)
-        self._store.put(check_key(key), path)
+        self._outbound(key, tag, about, records)
+        self._store.put(key, path)
 
     def create(self, key: str, data: bytes, tag: Tag | None, about: str = "") -> bool:
         """Write an object if there is none under this key; return whether it was written."""
-        self._outbound(tag, about or key, None)
-        return self._store.create(check_key(key), data)
+        self._outbound(key, tag, about)
+        return self._store.create(key, data)
 
     def stat(self, key: str) -> ObjectInfo:
         """Return what is known of an object: size and time only."""
@@ -145,7 +161,7 @@ class GatedStore:
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield the objects whose keys start with `prefix`, by key."""
-        return self._store.list(prefix)
+        return self._store.list(check_key(prefix))
 
     def delete(self, key: str, about: str = "") -> None:
         """Remove an object."""

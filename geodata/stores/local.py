@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -26,14 +27,16 @@ class LocalStore:
             return path.read_bytes()
 
     def fetch(self, key: str, path: Path) -> None:
-        """Copy an object to a local path."""
-        with (
-            self._reading(key) as source,
-            source.open("rb") as file,
-            storing(path),
-            path.open("wb") as target,
-        ):
+        """Copy an object over a local path, which keeps its room while it is written.
+
+        What the path cannot take (a full disk, say) is an OSError.
+        """
+        with self._reading(key) as source:
+            file = source.open("rb")
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+        with file, os.fdopen(descriptor, "wb") as target:
             shutil.copyfileobj(file, target, 1 << 20)
+            target.truncate()
 
     def local_path(self, key: str) -> Path:
         """Return the file itself."""
@@ -48,12 +51,14 @@ class LocalStore:
         target = self._root / key
         with storing(target):
             target.parent.mkdir(parents=True, exist_ok=True)
-            if path.stat().st_dev == target.parent.stat().st_dev:
+            try:
                 publish(path, target)
-                return
-            with replacing(target) as temporary:
-                shutil.copyfile(path, temporary)
-            path.unlink()
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                with replacing(target) as temporary:
+                    shutil.copyfile(path, temporary)
+                path.unlink()
 
     def create(self, key: str, data: bytes) -> bool:
         """Write an object if there is none under this key; return whether it was written."""
