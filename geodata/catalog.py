@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +60,9 @@ class Place:
 
 def locate(reference: str, config: GeodataConfig | None) -> Place:
     """Return the place that NAME[@VERSION] (with a config) or PATH[@VERSION] means."""
-    name, _, version = reference.partition("@")
+    name, _, version = reference.rpartition("@")
+    if not name or not re.fullmatch(r"latest|v?\d+(\.r\d+)?", version):
+        name, version = reference, ""
     pinned = Version.parse(version) if version and version != "latest" else None
     if config is not None and config.dataset is not None and config.dataset.name == name:
         return Place(str(config.resolve(config.dataset.root)), pinned, config)

@@ -6,6 +6,7 @@ that the trainer validates. An unknown key is refused with the nearest valid nam
 
 from __future__ import annotations
 
+import datetime as dt
 import difflib
 import re
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -24,7 +26,7 @@ from pydantic import (
 )
 
 from geodata.errors import ConfigError
-from geodata.tags import Category, check_legal_basis, check_region
+from geodata.tags import Category, check_jurisdiction, check_legal_basis, check_region
 
 DEFAULT_FILE = "geodata.yaml"
 
@@ -35,9 +37,11 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def parse_size(text: str | int) -> int:
-    """Return bytes of a size such as 256MiB, 2TB or 1048576."""
-    if isinstance(text, int):
+    """Return bytes of a size such as 256MiB, 2TB or 1048576; ValueError for anything else."""
+    if isinstance(text, int) and not isinstance(text, bool):
         return text
+    if not isinstance(text, str):
+        raise ValueError(f"{text} is no size; write it like 256MiB")
     match = _SIZE.match(text)
     if not match:
         raise ValueError(f"'{text}' is no size; write it like 256MiB")
@@ -74,7 +78,11 @@ class CacheSection(Section):
 class RegionSection(Section):
     """A region: the country whose law holds there, and where its bytes lie."""
 
-    jurisdiction: str = Field(pattern=r"^[A-Z]{2}$", description="ISO 3166-1 alpha-2 code.")
+    jurisdiction: Annotated[
+        str,
+        BeforeValidator(check_jurisdiction),
+        Field(pattern=r"^[A-Z]{2}$", description="ISO 3166-1 alpha-2 code."),
+    ]
     store: str | None = Field(None, description="Where `push` sends the region's shards.")
     cache: CacheSection | None = None
     subject_key: Path | None = Field(None, description="The secret for pseudonyms of subjects.")
@@ -107,6 +115,12 @@ class Condition(Section):
         return self
 
 
+def _retention(text: str) -> str:
+    if "-" in text:
+        dt.date.fromisoformat(text)
+    return text
+
+
 class TagValues(Section):
     """What a rule says of the records it matches, in the vocabulary of the W3C DPV."""
 
@@ -114,10 +128,10 @@ class TagValues(Section):
     special_categories: list[str] = []
     purposes: list[str] = []
     legal_basis: Annotated[str, BeforeValidator(check_legal_basis)] | None = None
-    controller: str | None = None
-    retention: str | None = Field(
+    controller: str | None = Field(None, min_length=1)
+    retention: Annotated[str, AfterValidator(_retention)] | None = Field(
         None,
-        pattern=r"^(\d+ (days?|months?|years?)|\d{4}-\d{2}-\d{2})$",
+        pattern=r"^(\d{1,4} (days?|months?|years?)|\d{4}-\d{2}-\d{2})$",
         description="24 months from the sharding, or a date; rounded to the earliest quarter.",
     )
 
@@ -162,7 +176,7 @@ class SubjectRule(Section):
     The field itself is dropped from the shards unless `keep` is set.
     """
 
-    field: str
+    field: str = Field(pattern=r"^(_?[^_].*|_)$", description="Not a system column.")
     keep: bool = False
 
 
@@ -270,7 +284,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> GeodataConfig:
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot be read: {error}", file=str(path)) from error
-    data = _parse(text, str(path))
+    data = _parse(text, str(path)) or {}
     if not isinstance(data, dict):
         raise ConfigError("the config must be a mapping of sections", file=str(path))
     for override in overrides:
@@ -281,7 +295,22 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> GeodataConfig:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML whose only booleans are true and false (NO is Norway), and whose dates stay text."""
+    """YAML whose only booleans are true and false (NO is Norway), and whose dates stay text.
+
+    A key that stands twice in a mapping is an error: the second would silently replace the first.
+    """
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return the mapping of a node whose keys are all different."""
+        seen: set[Any] = set()
+        for key_node, _value in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, str) and key in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"'{key}' stands twice", problem_mark=key_node.start_mark
+                )
+            seen.add(key if isinstance(key, str) else id(key_node))
+        return super().construct_mapping(node, deep)
 
 
 _GUESSES = ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:timestamp")
@@ -296,7 +325,7 @@ _Loader.add_implicit_resolver(
 
 def _parse(text: str, name: str) -> Any:
     try:
-        return yaml.load(text, _Loader) or {}
+        return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         row = mark.line + 1 if mark else None
@@ -315,7 +344,7 @@ def _override(data: dict[str, Any], override: str) -> None:
         if not isinstance(inner, dict):
             raise ConfigError(f"'{override}': {key} is no section")
         target = inner
-    target[keys[-1]] = yaml.load(value, _Loader) if value else None
+    target[keys[-1]] = _parse(value, override) if value else None
 
 
 def validate(model: type[Model], data: Mapping[str, Any], where: str = "") -> Model:

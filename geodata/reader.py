@@ -7,8 +7,9 @@ Handles are opened by the process that reads, never carried over a fork.
 from __future__ import annotations
 
 import os
+import resource
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +22,22 @@ from geodata.catalog import Catalog, tag_of_file
 from geodata.errors import CorruptShard, ObjectNotFound
 from geodata.formats import ShardReader, get_format
 from geodata.manifest import FileRef, Index, Shard, Version
+from geodata.policy import Movement
 
 Int64s = npt.NDArray[np.int64]
 
 OPEN_SHARDS = 64
+CACHE_ATTEMPTS = 3
 DAMAGED = "geodata verify tells what is damaged"
 
 
 class Reader:
     """Reads rows of the shards of one version, by shard id.
 
-    `homes` maps shard ids to (home region, shard). When an object is gone, because an erasure
-    rewrote the shard, the newest revision is loaded and reading goes on.
+    `homes` maps shard ids to (home region, shard). Each shard passes the gate when it is first
+    opened, cached or not; those in `admitted` have been written to the audit log already. When an
+    object is gone, because an erasure rewrote the shard, the newest revision is loaded and reading
+    goes on.
     """
 
     def __init__(
@@ -43,8 +48,10 @@ class Reader:
         *,
         cache: Cache | None = None,
         memory_budget: int = 1 << 30,
+        admitted: frozenset[str] = frozenset(),
     ):
         self._catalog, self._index, self._homes = catalog, index, dict(homes)
+        self._admitted = admitted
         self._cache, self._budget = cache, memory_budget
         self._form = get_format(index.format)
         self._reset()
@@ -54,6 +61,8 @@ class Reader:
         self._open: OrderedDict[str, ShardReader] = OrderedDict()
         self._units: OrderedDict[tuple[str, int, tuple[str, ...]], pa.RecordBatch] = OrderedDict()
         self._held = 0
+        soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._most_open = max(min(OPEN_SHARDS, soft // 8), 1)
         self._starts = {
             name: np.concatenate([[0], np.cumsum(shard.slots)])
             for name, (_home, shard) in self._homes.items()
@@ -66,19 +75,21 @@ class Reader:
             "homes": self._homes,
             "cache": self._cache,
             "memory_budget": self._budget,
+            "admitted": self._admitted,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
 
-    def rows(self, shards: Sequence[str], rows: Int64s, columns: Sequence[str]) -> pa.RecordBatch:
-        """Return row `rows[i]` of shard `shards[i]` as row i, with the columns in their order."""
+    def rows(
+        self, names: Sequence[str], shards: Int64s, rows: Int64s, columns: Sequence[str]
+    ) -> pa.RecordBatch:
+        """Return row `rows[i]` of shard `names[shards[i]]` as row i; there is at least one."""
         if self._pid != os.getpid():
             self._reset()
-        names = np.asarray(shards)
         parts, places = [], []
-        for name in dict.fromkeys(shards):
-            own = np.flatnonzero(names == name)
+        for shard in np.unique(shards):
+            name, own = names[shard], np.flatnonzero(shards == shard)
             unit = np.searchsorted(self._starts[name], rows[own], side="right") - 1
             for number in np.unique(unit):
                 chosen = own[unit == number]
@@ -103,16 +114,11 @@ class Reader:
             self._held -= dropped.nbytes
         return batch
 
-    def keys(self, shard: str, column: str) -> pa.ChunkedArray:
-        """Return a whole column of a shard, without keeping its units."""
+    def batches(self, shard: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield all units of a shard, without keeping them."""
         reader = self._opened(shard)
-        units = range(len(reader.unit_slots))
-        return pa.chunked_array([reader.read_unit(u, [column]).column(0) for u in units])
-
-    def batches(self, shard: str, columns: Sequence[str] | None = None) -> list[pa.RecordBatch]:
-        """Return all units of a shard, without keeping them."""
-        reader = self._opened(shard)
-        return [reader.read_unit(unit, columns) for unit in range(len(reader.unit_slots))]
+        for unit in range(len(reader.unit_slots)):
+            yield reader.read_unit(unit, columns)
 
     def close(self) -> None:
         """Release all handles and decoded units."""
@@ -128,25 +134,47 @@ class Reader:
         if known is not None:
             self._open.move_to_end(name)
             return known
+        self._pass_gate(name)
         try:
-            reader = self._open_shard(name)
-        except (ObjectNotFound, FileNotFoundError):
+            reader = self._open_held(name)
+        except ObjectNotFound:
             self._follow_revision(name)
-            reader = self._open_shard(name)
+            reader = self._open_held(name)
         self._open[name] = reader
-        if len(self._open) > OPEN_SHARDS:
+        if len(self._open) > self._most_open:
             self._open.popitem(last=False)[1].close()
         return reader
 
-    def _open_shard(self, name: str) -> ShardReader:
+    def _pass_gate(self, name: str) -> None:
         home, shard = self._homes[name]
-        paths = {part: self._path(home, shard, part) for part in shard.files if part != "units"}
+        access = self._catalog.access
+        movement = Movement("read", shard.tag, home, access.here, access.purpose, name, shard.live)
+        if name in self._admitted and access.gate.decide(movement).allowed:
+            return
+        access.gate.check(movement)
+        self._admitted |= {name}
+
+    def _open_held(self, name: str) -> ShardReader:
+        """Open a shard from the cache, or past it where others evict faster than we open."""
+        for _attempt in range(CACHE_ATTEMPTS):
+            try:
+                return self._open_shard(name, self._cache)
+            except ObjectNotFound:
+                raise
+            except FileNotFoundError:
+                continue
+        return self._open_shard(name, None)
+
+    def _open_shard(self, name: str, cache: Cache | None) -> ShardReader:
+        home, shard = self._homes[name]
+        parts = sorted(part for part in shard.files if part != "units")
+        paths = {part: self._path(home, shard, part, cache) for part in parts}
         reader = self._form.open(paths["main"], paths.get("index"))
         if tuple(reader.unit_slots) != shard.slots:
             raise CorruptShard("the shard has other units than its manifest", shard=name)
         return reader
 
-    def _path(self, home: str, shard: Shard, part: str) -> Path:
+    def _path(self, home: str, shard: Shard, part: str, cache: Cache | None) -> Path:
         """Return the local path of a file of a shard: from the cache, else from a local store."""
         ref = shard.files[part]
         tag, about = tag_of_file(shard, part), shard.shard_id
@@ -155,31 +183,14 @@ class Reader:
         def fill(path: Path) -> None:
             store.fetch(ref.path, path, tag, about, shard.live)
 
-        cached = self._cached(ref, about, fill)
+        cached = _cached(cache, ref, about, fill)
         if cached is not None:
             return cached
         path = store.local_path(ref.path, tag, about, shard.live)
         if path is None:
             raise CorruptShard("no tier can hold the shard", shard=about)
-        self._check(path, ref, about)
+        _check(path, ref, about)
         return path
-
-    def _cached(self, ref: FileRef, about: str, fill: Callable[[Path], None]) -> Path | None:
-        if self._cache is None:
-            return None
-        try:
-            return self._cache.get(ref.sha256, ref.nbytes, fill)
-        except CorruptShard as error:
-            raise CorruptShard(error.message, shard=about, file=ref.path, hint=DAMAGED) from error
-
-    def _check(self, path: Path, ref: FileRef, about: str) -> None:
-        nbytes = path.stat().st_size
-        if nbytes != ref.nbytes:
-            raise CorruptShard(
-                f"{path.name} has {nbytes} bytes, not {ref.nbytes}",
-                shard=about,
-                hint=DAMAGED,
-            )
 
     def _follow_revision(self, name: str) -> None:
         """Load the newest revision of the version: an erasure may have rewritten the shard."""
@@ -194,3 +205,25 @@ class Reader:
             for shard in self._catalog.shards(index, region):
                 if shard.shard_id in self._homes:
                     self._homes[shard.shard_id] = (region, shard)
+
+
+def _cached(
+    cache: Cache | None, ref: FileRef, about: str, fill: Callable[[Path], None]
+) -> Path | None:
+    if cache is None:
+        return None
+    try:
+        return cache.get(ref.sha256, ref.nbytes, fill)
+    except CorruptShard as error:
+        raise CorruptShard(error.message, shard=about, file=ref.path, hint=DAMAGED) from error
+
+
+def _check(path: Path, ref: FileRef, about: str) -> None:
+    try:
+        nbytes = path.stat().st_size
+    except FileNotFoundError as error:
+        raise ObjectNotFound("no such object", shard=about, file=ref.path) from error
+    if nbytes != ref.nbytes:
+        raise CorruptShard(
+            f"{path.name} has {nbytes} bytes, not {ref.nbytes}", shard=about, hint=DAMAGED
+        )

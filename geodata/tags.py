@@ -61,6 +61,14 @@ def check_region(name: str) -> str:
     return name
 
 
+def check_jurisdiction(code: str) -> str:
+    """Return `code` unless it is one that is often taken for a country's, else ConfigError."""
+    if code in ("UK", "EU"):
+        other = "GB" if code == "UK" else "a member state's, such as DE"
+        raise ConfigError(f"'{code}' is no ISO 3166-1 code", hint=f"Write {other}")
+    return code
+
+
 def law_of(jurisdiction: str) -> tuple[str, ...]:
     """Return the data protection regimes of an ISO country code."""
     if jurisdiction in EEA:

@@ -130,3 +130,39 @@ def test_a_killed_filler_blocks_nobody_and_its_room_is_freed(tmp_path):
     assert cache.get(sha, 16_000, writer(data)).read_bytes() == data
     assert list((tmp_path / "filling").iterdir()) == []
     assert cache.get(SHA, len(DATA), writer(DATA)).read_bytes() == DATA
+
+
+def test_the_room_of_an_entry_is_held_while_it_is_filled_from_a_store(tmp_path):
+    from geodata.stores.local import LocalStore
+
+    store = LocalStore(str(tmp_path / "store"))
+    sha, data = blob(1, 8_000)
+    store.write("x", data)
+    cache = NvmeCache(tmp_path / "cache", 10_000)
+    sizes = []
+
+    def fill(path):
+        sizes.append(path.stat().st_size)
+        store.fetch("x", path)
+        sizes.append(path.stat().st_size)
+        other_sha, other = blob(2, 8_000)
+        assert NvmeCache(tmp_path / "cache", 10_000).get(other_sha, 8_000, writer(other)) is None
+
+    assert cache.get(sha, 8_000, fill).read_bytes() == data
+    assert sizes == [8_000, 8_000]
+
+
+def test_a_disk_that_fills_up_under_a_store_is_a_bypass(tmp_path, monkeypatch):
+    from geodata.stores import local
+
+    store = local.LocalStore(str(tmp_path / "store"))
+    sha, data = blob(1)
+    store.write("x", data)
+
+    def full(*_args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(local.shutil, "copyfileobj", full)
+    cache = NvmeCache(tmp_path / "cache", 10_000)
+    assert cache.get(sha, 1000, lambda path: store.fetch("x", path)) is None
+    assert (cache.stats.bypassed, used(cache)) == (1, 0)

@@ -57,6 +57,12 @@ def test_overrides_are_yaml(path):
         ("regions.EU={jurisdiction: DE}", "'EU' is no region name"),
         ("regions.eu-central.cache.size=lots", "'lots' is no size"),
         ("loader.global_batch=0", "greater than or equal to 1"),
+        ("tagging.rules=[{when: {region: known}, tag: {retention: 2027-13-45}}]", "retention"),
+        ("tagging.rules=[{when: {region: known}, tag: {controller: ''}}]", "controller"),
+        ("tagging.subject=__key__", "subject"),
+        ("regions.us-east.jurisdiction=UK", "no ISO 3166-1 code. Write GB"),
+        ("loader.memory_budget=1.5", "1.5 is no size"),
+        ("here=[1", "not valid YAML"),
         ("=3", "is no override"),
         ("loader", "is no override"),
         ("here.x=1", "here is no section"),
@@ -73,6 +79,9 @@ def test_a_mistake_is_one_line_that_names_it(path, override, told):
 def test_broken_yaml_names_the_row(path):
     path.write_text("dataset: {name: x\nhere: [")
     with pytest.raises(ConfigError, match=r"not valid YAML.*row \d"):
+        load_config(path)
+    path.write_text("here: a\ndataset: {name: x, root: y}\nhere: b\n")
+    with pytest.raises(ConfigError, match=r"'here' stands twice.*row 3"):
         load_config(path)
     path.write_text("- a list")
     with pytest.raises(ConfigError, match="mapping of sections"):

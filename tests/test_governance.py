@@ -147,6 +147,20 @@ def test_a_line_cut_off_by_a_kill_ends_the_segment(tmp_path):
     assert [e["event"] for e in events(tmp_path)] == ["segment", "whole"]
 
 
+def test_after_a_torn_line_a_new_segment_begins(tmp_path, monkeypatch):
+    import os
+
+    log = AuditLog(tmp_path)
+    log.append({"event": "one"})
+    real = os.write
+    monkeypatch.setattr("geodata.audit.os.write", lambda fd, data: real(fd, data[:5]))
+    with pytest.raises(AuditError, match="short write"):
+        log.append({"event": "torn"})
+    monkeypatch.undo()
+    log.append({"event": "two", "name": "caf\udce9"})
+    assert sorted(e["event"] for e in events(tmp_path)) == ["one", "segment", "segment", "two"]
+
+
 def append_some(folder):
     for number in range(50):
         audit_log(folder).append({"event": "test", "number": number})

@@ -94,6 +94,28 @@ def test_what_has_no_tag_moves_nowhere(store, tmp_path):
     assert [info.key for info in store.list("data/")] == ["data/x"]
 
 
+def test_a_shard_cannot_be_passed_off_as_metadata(store):
+    store.write("data/x.parquet", b"bytes", TAG)
+    store.write("data/x.parquet.units.json", b"{}", METADATA)
+    with pytest.raises(PolicyDenied, match="untagged"):
+        store.read("data/x.parquet", METADATA)
+    assert store.read("data/x.parquet.units.json", METADATA) == b"{}"
+    with pytest.raises(ConfigError, match="no key of a store"):
+        list(store.list("../"))
+
+
+def test_a_move_between_filesystems_is_a_copy(store, tmp_path, monkeypatch):
+    made = tmp_path / "made"
+    made.write_bytes(b"bytes")
+
+    def crossing(source, target):
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr("geodata.stores.local.publish", crossing)
+    store.put("data/x", made, TAG)
+    assert store.read("data/x", TAG) == b"bytes" and not made.exists()
+
+
 def test_the_open_store_is_always_gated_and_schemes_are_known(store, tmp_path):
     assert type(store).__name__ == "GatedStore"
     with pytest.raises(ConfigError, match="no store for gopher://"):

@@ -3,6 +3,7 @@
     objects/ab/abcdef…   finished entries, under their digest; the mtime is the last use
     filling/abcdef…      an entry being written, of its full size from the start
     locks/NNN            a fixed set; who holds an entry's lock fills it
+    used                 bytes held at most; counted anew when it says that there is no room
 
 Locks are the kernel's (flock), so a killed process leaves none behind; what it was filling is
 written anew by the next one that asks. The bound counts entries being filled.
@@ -112,23 +113,34 @@ class NvmeCache:
     def _reserve(self, filling: Path, nbytes: int) -> None:
         """Make room for an entry and hold it: the file has its full size from the start."""
         with self._locked("evict"):
-            self._evict(nbytes, keep=filling)
+            used = self._noted()
+            if used is None or used + nbytes > self.size:
+                used = self._evict(nbytes, keep=filling)
+            (self.folder / "used").write_text(str(used + nbytes))
             with filling.open("wb") as file:
                 file.truncate(nbytes)
 
-    def _evict(self, nbytes: int, keep: Path) -> None:
-        """Remove least recently used entries until `nbytes` more fit into the bound."""
+    def _noted(self) -> int | None:
+        """Return the bytes held by the last count, what failed since included; None if unknown."""
+        try:
+            return int((self.folder / "used").read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def _evict(self, nbytes: int, keep: Path) -> int:
+        """Remove least recently used entries until `nbytes` more fit; return the bytes held."""
         found = [(path, status) for path, status in self.entries() if path != keep]
         used = sum(status.st_size for _path, status in found)
         done = [item for item in found if item[0].parent.name != "filling"]
         for path, status in sorted(done, key=lambda item: item[1].st_mtime_ns):
             if used + nbytes <= self.size:
-                return
+                return used
             path.unlink(missing_ok=True)
             used -= status.st_size
         used -= self._clear_abandoned(keep)
         if used + nbytes > self.size:
             raise OSError(errno.ENOSPC, "the cache is taken up by entries being filled")
+        return used
 
     def _clear_abandoned(self, keep: Path) -> int:
         """Remove what killed processes were filling; return the bytes freed."""

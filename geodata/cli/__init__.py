@@ -6,15 +6,28 @@ Results go to stdout (`--json`: one object at the end), everything else to stder
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import signal
 import sys
+from types import FrameType
 
 import click
 
 from geodata import __version__
 from geodata.cli import commands
-from geodata.errors import INTERRUPTED, GeodataError
+from geodata.errors import INTERRUPTED, STOPPED, GeodataError
+
+TEMPLATE = "%(levelname)s %(name)s: %(message)s"
+
+
+class _Stopped(BaseException):
+    """SIGTERM arrived."""
+
+
+def _stop(_number: int, _frame: FrameType | None) -> None:
+    raise _Stopped
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -32,10 +45,18 @@ for command in commands.ALL:
 
 def _configure_logging(verbose: int, log_json: bool) -> None:
     level = [logging.WARNING, logging.INFO, logging.DEBUG][min(verbose, 2)]
-    template = "%(levelname)s %(name)s: %(message)s"
-    if log_json:
-        template = '{"level":"%(levelname)s","logger":"%(name)s","message":"%(message)s"}'
-    logging.basicConfig(level=level, format=template, stream=sys.stderr)
+    handler = logging.StreamHandler()
+    handler.setFormatter(_JsonLines() if log_json else logging.Formatter(TEMPLATE))
+    logging.basicConfig(level=level, handlers=[handler])
+
+
+class _JsonLines(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a record's level, logger and message as JSON."""
+        line = {"level": record.levelname, "logger": record.name, "message": record.getMessage()}
+        return json.dumps(line)
 
 
 def _install_fault() -> None:
@@ -50,6 +71,7 @@ def _install_fault() -> None:
 def main() -> None:
     """Run the command line and exit with its code."""
     _install_fault()
+    signal.signal(signal.SIGTERM, _stop)
     try:
         code = cli.main(prog_name="geodata", standalone_mode=False) or 0
     except GeodataError as error:
@@ -60,6 +82,9 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("\ninterrupted; run the same command again to go on", err=True)
         code = INTERRUPTED
+    except _Stopped:
+        click.echo("stopped; run the same command again to go on", err=True)
+        code = STOPPED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0

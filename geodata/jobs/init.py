@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -42,7 +43,8 @@ def init(source: Path, out: Path, *, kind: str | None = None) -> InitReport:
     opened = open_source(source, kind=kind)
     columns = _columns(opened)
     names = [field.name for field in columns]
-    name = source.resolve().name.split(".")[0] or "dataset"
+    stem = re.sub(r"[^A-Za-z0-9_-]+", "-", source.resolve().name.partition(".")[0]).strip("-_")
+    name = stem or "dataset"
     if not create_exclusive(out, _config(name, names).encode()):
         raise ConfigError("the file exists", file=str(out), hint="Move it, or give --out")
     nbytes = sum(file.nbytes for file in opened.files)

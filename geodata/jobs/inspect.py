@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -129,4 +130,5 @@ def _short(value: Any) -> Any:
         return [_short(item) for item in value[:8]] + (["…"] if len(value) > 8 else [])
     if isinstance(value, dict):
         return {name: _short(item) for name, item in value.items()}
-    return value if isinstance(value, (int, float, bool, type(None))) else str(value)
+    plain = isinstance(value, (int, bool, type(None)))
+    return value if plain or (isinstance(value, float) and math.isfinite(value)) else str(value)

@@ -2,42 +2,31 @@
 
 from __future__ import annotations
 
-import logging
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import torch
 from torch.utils.data import DataLoader
 
 from geodata import schema as schemas
 from geodata.cache import NvmeCache
-from geodata.catalog import Catalog, Visible, locate, make_access, visible_set
-from geodata.config import GeodataConfig, RegionSection, TextSection, load_config
-from geodata.errors import ConfigError, GeodataError, OrderMismatch
-from geodata.loader.dataset import Batch, Columns, StepDataset, choose_columns
+from geodata.catalog import Catalog, locate, make_access
+from geodata.config import GeodataConfig, LoaderSection, RegionSection, TextSection, load_config
+from geodata.errors import ConfigError, GeodataError
+from geodata.formats import unit_bytes_for
+from geodata.loader.dataset import SKIPPED, Batch, Columns, StepDataset, choose_columns
 from geodata.loader.decode import ImageDecoder, make_tokenizer
 from geodata.loader.filters import RowFilter, Split
-from geodata.manifest import Shard, Version
-from geodata.order import (
-    EpochOrder,
-    OrderSpec,
-    ShardRows,
-    StreamState,
-    check_same,
-    default_lanes,
-    excluded_digest,
-    rank_lanes,
-    shards_digest,
-)
-from geodata.policy import Movement
-from geodata.reader import Reader
+from geodata.loader.stream import Stream
+from geodata.manifest import Version
+from geodata.order import StreamState, check_same, default_lanes, excluded_digest, rank_lanes
 from geodata.tags import derived
 
 PURPOSE = "ModelTraining"
-
-log = logging.getLogger("geodata.loader")
 
 
 def build_loader(
@@ -87,28 +76,37 @@ class Loader:
             raise ConfigError(
                 f"{self.lanes} lanes do not divide a global batch of {section.global_batch}"
             )
-        self._section = section
+        self._config, self._section = config, section
         self._rank_lanes = rank_lanes(self.lanes, dp_rank, dp_size)
         self._per_lane = section.global_batch // self.lanes
         self.batch_size = -(-self.lanes // dp_size) * self._per_lane
+        self.skipped = 0
+        """Bad records left out so far (`loader.on_error: skip`)."""
         self._catalog = Catalog(place.root, make_access(place.audit, self.region, PURPOSE))
-        pinned = Version.parse(section.version) if section.version else None
-        self._index = self._catalog.index(pinned)
-        self._filter = RowFilter.of(section, split)
-        self._filters = filters
+        self._catalog.access.gate.note("standing", here=config.here, region=self.region)
+        self._filter, self._filters = RowFilter.of(section, split), filters
         self._cache = _cache(config.regions[self.region], config)
-        self._columns = self._choose(config)
         self._epoch, self._slot = 0, 0
-        self._dataset: StepDataset | None = None
-        self._spec: OrderSpec | None = None
-        self._see(None)
+        self._open(Version.parse(section.version) if section.version else None)
 
-    def _choose(self, config: GeodataConfig) -> Columns:
+    def _open(self, version: Version | None) -> None:
+        """Take a version of the dataset; of the newest if None."""
         section = self._section
+        self._index = self._catalog.index(version)
         schema = schemas.from_json(self._index.schema_)
-        text, image, numbers = choose_columns(schema, section.columns, section.text, section.image)
-        tokenizer = make_tokenizer(text, config.resolve) if text else None
-        return Columns(text, tokenizer, ImageDecoder(image) if image else None, numbers)
+        _check_memory(section, schema, len(self._rank_lanes))
+        self._columns = _columns(section, schema, self._config)
+        self._stream = Stream(
+            self._catalog,
+            self._index,
+            lanes=self.lanes,
+            seed=section.seed,
+            memory_budget=section.memory_budget,
+            row_filter=self._filter,
+            filters=self._filters,
+            cache=self._cache,
+        )
+        self._dataset: StepDataset | None = None
 
     @property
     def epoch(self) -> int:
@@ -133,7 +131,7 @@ class Loader:
     @property
     def records(self) -> int:
         """Return the records of an epoch over all ranks of the region."""
-        return self._epoch_order().records
+        return self._steps().order.records
 
     @property
     def steps_per_epoch(self) -> int:
@@ -143,119 +141,53 @@ class Loader:
     @property
     def order_digest(self) -> str:
         """Return the digest of the order; ranks that read one stream must agree on it."""
-        return self._order_spec().digest
+        return self._stream.spec.digest
 
     @property
     def excluded(self) -> list[str]:
         """Return the shards that this epoch leaves out because policy denied them at its start."""
-        return list(self._excluded)
+        return list(self._stream.excluded)
 
-    def _see(self, excluded: Sequence[str] | None) -> None:
-        """Compute what the region may read now; with `excluded`, keep to an epoch already begun."""
-        seen = visible_set(self._catalog, self._index, self.region, PURPOSE)
-        self._homes = {shard.shard_id: (home, shard) for home, shard in seen.shards}
-        denied = {shard.shard_id: (home, shard) for home, shard, _rule in seen.denied}
-        if excluded is None:
-            self._excluded = sorted(denied)
-            self._denied: frozenset[str] = frozenset()
-        else:
-            self._excluded = sorted(excluded)
-            self._denied = frozenset(set(denied) - set(excluded))
-            self._homes.update({name: denied[name] for name in self._denied})
-            for name in set(excluded) & set(self._homes):
-                del self._homes[name]
-        self._dataset = self._spec = None
-        self._tell(seen)
-        if not self._homes:
-            raise ConfigError(
-                f"{self.region} may read no record of '{self._index.dataset}'",
-                hint="geodata inspect shows the tags; train federated instead",
-            )
-
-    def _tell(self, seen: Visible) -> None:
-        allowed = sum(shard.live for _home, shard in seen.shards)
-        log.info("%s may read %d records", self.region, allowed)
-        for home, rule in sorted({(home, rule) for home, _shard, rule in seen.denied}):
-            shards = [s for h, s, r in seen.denied if (h, r) == (home, rule)]
-            count = sum(shard.live for shard in shards)
-            log.warning("%s may not read %d records of %s: %s", self.region, count, home, rule)
-
-    def _order_spec(self) -> OrderSpec:
-        if self._spec is None:
-            rows = [ShardRows(name, shard.slots) for name, (_h, shard) in self._homes.items()]
-            self._spec = OrderSpec(
-                version=self._index.id.base,
-                shards=shards_digest(rows),
-                lanes=self.lanes,
-                seed=self._section.seed,
-                filter=self._filter.digest if self._filter else "",
-            )
-        return self._spec
-
-    def _epoch_order(self) -> EpochOrder:
-        return self._steps().order
+    @property
+    def denied_records(self) -> int:
+        """Return how many records of the dataset the region may not read."""
+        return self._stream.denied_records
 
     def _steps(self) -> StepDataset:
         """Return the dataset of the current epoch."""
-        if self._dataset is not None and self._dataset.order.epoch == self._epoch:
-            return self._dataset
-        reader = Reader(
-            self._catalog,
-            self._index,
-            self._homes,
-            cache=self._cache,
-            memory_budget=self._section.memory_budget,
-        )
-        shards = [
-            ShardRows(name, shard.slots, self._keep(reader, name))
-            for name, (_home, shard) in sorted(self._homes.items())
-        ]
-        reader.close()
-        order = EpochOrder(shards, lanes=self.lanes, seed=self._section.seed, epoch=self._epoch)
-        self._dataset = StepDataset(
-            reader,
-            order,
-            self._columns,
-            self._rank_lanes,
-            self._per_lane,
-            self.batch_size,
-            self._denied,
-            self._section.on_error == "skip",
-        )
+        if self._dataset is None or self._dataset.order.epoch != self._epoch:
+            self._dataset = StepDataset(
+                self._stream.reader,
+                self._stream.order(self._epoch),
+                self._columns,
+                self._rank_lanes,
+                self._per_lane,
+                self.batch_size,
+                self._stream.denied,
+                self._section.on_error == "skip",
+            )
         return self._dataset
-
-    def _keep(self, reader: Reader, shard: str) -> Any:
-        if self._filter is None or shard in self._denied:
-            return None
-        return self._filter.bitmap(reader, shard, self._filters)
 
     def __len__(self) -> int:
         return self.steps_per_epoch
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the rest of the current epoch; after its end, the whole of the next."""
-        if self._slot >= self._epoch_order().lane_slots:
+        if self._slot >= self._steps().order.lane_slots:
             self._epoch, self._slot = self._epoch + 1, 0
-            self._see(None)
+            self._stream.see(None)
         steps = self._steps()
-        self._admit()
         for batch in self._data_loader(steps, steps.starts(self._slot)):
             if isinstance(batch, GeodataError):
                 raise batch
+            self.skipped += int(batch.pop(SKIPPED, 0))
             self._slot += self._per_lane
             yield batch
-
-    def _admit(self) -> None:
-        """Pass the gate once per shard and epoch, cached or not."""
-        gate = self._catalog.access.gate
-        for home, shard in self._homes.values():
-            if shard.shard_id not in self._denied:
-                gate.check(_movement(home, shard, self.region))
 
     def _data_loader(self, steps: StepDataset, starts: range) -> DataLoader[Any]:
         section = self._section
         workers = min(section.workers, len(starts))
-        method = section.start_method or ("fork" if workers else None)
+        method = section.start_method or ("spawn" if sys.platform == "darwin" else "fork")
         return DataLoader(
             steps,
             batch_size=None,
@@ -269,37 +201,36 @@ class Loader:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch handed out, as plain JSON."""
-        excluded = excluded_digest(self._excluded)
-        return StreamState(self._order_spec(), self._epoch, self._slot, excluded).to_json()
+        excluded = excluded_digest(self._stream.excluded)
+        return StreamState(self._stream.spec, self._epoch, self._slot, excluded).to_json()
 
     def load_state_dict(self, state: dict[str, Any], excluded: Sequence[str] = ()) -> None:
         """Go on from a position; `excluded` is the list that lies beside the checkpoint.
 
-        OrderMismatch names the setting that differs from the run that saved it.
+        A run stays with its version of the dataset, also when a newer one has been committed.
+        OrderMismatch names the setting that differs from the run that saved the state.
         """
         saved = StreamState.from_json(state)
-        if excluded_digest(self._excluded) != saved.excluded:
-            if excluded_digest(excluded) != saved.excluded:
-                raise OrderMismatch(
-                    "the list of excluded shards is not the one of the state",
-                    hint="Pass the list that was saved beside it",
-                )
-            self._see(list(excluded))
-        check_same(saved.spec, self._order_spec())
+        version = Version.parse(saved.spec.version)
+        if version.number != self._index.id.number and self._section.version is None:
+            self._open(version)
+        self._stream.keep_to(saved.excluded, excluded)
+        check_same(saved.spec, self._stream.spec)
         self._epoch, self._slot = saved.epoch, saved.slot
+        self._dataset = None
 
     def lineage(self) -> dict[str, Any]:
         """Return what this loader feeds: dataset, version, region, shards, and the derived tag."""
-        tags = [shard.tag for _home, shard in self._homes.values()]
+        tags = [shard.tag for _home, shard in self._stream.homes.values()]
         return {
             "dataset": self._index.dataset,
             "version": self._index.version,
             "region": self.region,
             "order_digest": self.order_digest,
-            "records": sum(shard.live for _home, shard in self._homes.values()),
+            "records": sum(shard.live for _home, shard in self._stream.homes.values()),
             "shards": [
                 {"shard_id": name, "sha256": shard.main.sha256, "home": home}
-                for name, (home, shard) in sorted(self._homes.items())
+                for name, (home, shard) in sorted(self._stream.homes.items())
             ],
             "excluded": self.excluded,
             "tag": derived(tags, self.region).to_json(),
@@ -317,8 +248,23 @@ def _outlive_signals(_worker: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def _movement(home: str, shard: Shard, region: str) -> Movement:
-    return Movement("read", shard.tag, home, region, PURPOSE, shard.shard_id, shard.live)
+def _columns(section: LoaderSection, schema: pa.Schema, config: GeodataConfig) -> Columns:
+    text, image, numbers = choose_columns(schema, section.columns, section.text, section.image)
+    tokenizer = make_tokenizer(text, config.resolve) if text else None
+    columns = Columns(text, tokenizer, ImageDecoder(image) if image else None, numbers)
+    columns.schema = pa.schema([schema.field(name) for name in columns.names])
+    return columns
+
+
+def _check_memory(section: LoaderSection, schema: pa.Schema, lanes: int) -> None:
+    """Refuse a budget below the working set: each lane reads in a unit of its own."""
+    needed = lanes * unit_bytes_for(schema)
+    if needed > section.memory_budget:
+        raise ConfigError(
+            f"{lanes} lanes read in as many units, {needed} bytes; the budget is "
+            f"{section.memory_budget}",
+            hint=f"Set loader.memory_budget to at least {needed}, or fewer loader.lanes",
+        )
 
 
 def _cache(section: RegionSection, config: GeodataConfig) -> NvmeCache | None:

@@ -6,9 +6,9 @@ step holds. An instance is of one epoch; it is picklable and opens nothing befor
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,13 +19,29 @@ from torch.utils.data import Dataset
 
 from geodata.config import ImageSection, TextSection
 from geodata.errors import ConfigError, CorruptShard, GeodataError
-from geodata.loader.decode import ImageDecoder, Integers, Tokenizer, crop_starts, sequences
+from geodata.loader.decode import (
+    IGNORED,
+    ImageDecoder,
+    Integers,
+    Tokenizer,
+    crop_starts,
+    sequences,
+)
 from geodata.order import EpochOrder, sample_ids
 from geodata.reader import Reader
-from geodata.schema import KEY, media_of
+from geodata.schema import KEY, is_label, media_of
 
 Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 Batch = dict[str, torch.Tensor]
+
+RESERVED = frozenset({"tokens", "labels", "image", "weight", "sample"})
+"""Names that a batch has of its own."""
+
+SKIPPED = "__skipped__"
+"""In a batch from a worker: how many bad records it left out."""
+
+log = logging.getLogger("geodata.loader")
 
 
 @dataclass(slots=True)
@@ -36,6 +52,8 @@ class Columns:
     tokenizer: Tokenizer | None = None
     decoder: ImageDecoder | None = None
     numbers: list[str] = field(default_factory=list)
+    schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    """Of the columns to read, in the order of `names`."""
 
     @property
     def names(self) -> list[str]:
@@ -63,12 +81,26 @@ def choose_columns(
         named = {media_of(field): field.name for field in reversed(fields)}
         text = TextSection(column=named["text"]) if "text" in named else None
         image = ImageSection(column=named["image"]) if "image" in named else None
+    return text, image, _numeric(fields, wanted is not None)
+
+
+def _numeric(fields: Sequence[pa.Field], chosen: bool) -> list[str]:
+    """Return the names of number columns; one that a batch uses itself cannot be had."""
     numbers = [
-        f.name
-        for f in fields
-        if types.is_integer(f.type) or types.is_floating(f.type) or types.is_boolean(f.type)
+        field.name
+        for field in fields
+        if types.is_integer(field.type)
+        or types.is_floating(field.type)
+        or types.is_boolean(field.type)
     ]
-    return text, image, numbers
+    hidden = sorted(RESERVED & set(numbers))
+    if hidden and chosen:
+        raise ConfigError(
+            f"column '{hidden[0]}' has the name of a part of every batch", hint="Rename it"
+        )
+    if hidden:
+        log.warning("columns left out, since every batch has these names: %s", ", ".join(hidden))
+    return [name for name in numbers if name not in RESERVED]
 
 
 @dataclass(slots=True, eq=False)
@@ -103,37 +135,33 @@ class StepDataset(Dataset[Batch | GeodataError]):
         shard, row = self.order.slots(self.lanes, start, start + self.per_lane)
         shard = np.pad(shard, (0, self.batch_size - len(shard)), constant_values=-1)
         row = np.pad(row, (0, self.batch_size - len(row)), constant_values=-1)
-        names = [self.order.shards[s].shard_id if s >= 0 else "" for s in shard]
-        real = np.array([bool(name) and name not in self.denied for name in names])
-        batch: Batch = {}
-        weight = real.astype(np.float32)
+        ids = [item.shard_id for item in self.order.shards]
+        real = (shard >= 0) & ~np.isin(shard, [ids.index(name) for name in self.denied])
         sample = np.full(len(row), -1, np.int64)
-        for name in dict.fromkeys(n for n, r in zip(names, real, strict=True) if r):
-            own = np.array([n == name for n in names])
-            sample[own] = sample_ids(name, row[own])
-        rows = self._rows(names, row, real)
-        keys = rows.column(KEY)
-        gone = np.ones(len(row), bool)
-        gone[np.flatnonzero(real)] = keys.is_null().to_numpy(zero_copy_only=False)
-        weight[gone] = 0
-        sample[gone] = -1
+        for number in np.unique(shard[real]):
+            own = shard == number
+            sample[own] = sample_ids(ids[number], row[own])
+        rows = self._rows(ids, shard[real], row[real])
+        weight = np.zeros(len(row), np.float32)
+        weight[real] = rows.column(KEY).is_valid().to_numpy(zero_copy_only=False)
+        batch: Batch = {}
         self._decode(batch, rows, real, weight, sample)
+        sample[weight == 0] = -1
         batch["weight"] = torch.from_numpy(weight)
         batch["sample"] = torch.from_numpy(sample)
         return batch
 
-    def _rows(self, names: Sequence[str], row: Int64s, real: npt.NDArray[np.bool_]) -> Any:
-        chosen = [name for name, r in zip(names, real, strict=True) if r]
-        if not chosen:
-            first = self.order.shards[0].shard_id
-            return self.reader.unit(first, 0, self.columns.names).slice(0, 0)
-        return self.reader.rows(chosen, row[real], self.columns.names)
+    def _rows(self, ids: Sequence[str], shard: Int64s, row: Int64s) -> pa.RecordBatch:
+        if len(shard):
+            return self.reader.rows(ids, shard, row, self.columns.names)
+        schema = self.columns.schema
+        return pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)
 
     def _decode(
         self,
         batch: Batch,
         rows: pa.RecordBatch,
-        real: npt.NDArray[np.bool_],
+        real: Bools,
         weight: npt.NDArray[np.float32],
         sample: Int64s,
     ) -> None:
@@ -152,8 +180,11 @@ class StepDataset(Dataset[Batch | GeodataError]):
             )
         if columns.decoder is not None:
             batch["image"] = self._images(columns.decoder, rows, place, weight)
+            batch[SKIPPED] = torch.tensor(int(rows.column(KEY).is_valid().sum().as_py() or 0))
+            batch[SKIPPED] -= int((weight > 0).sum())
         for name in columns.numbers:
-            batch[name] = _numbers(rows.column(name), place, len(real))
+            empty = IGNORED if is_label(columns.schema.field(name)) else 0
+            batch[name] = _numbers(rows.column(name), place, len(real), empty)
 
     def _images(
         self,
@@ -175,10 +206,11 @@ class StepDataset(Dataset[Batch | GeodataError]):
         return images
 
 
-def _numbers(column: pa.Array, place: Int64s, count: int) -> torch.Tensor:
-    """Return numbers as a tensor [count]; nulls and padding are 0."""
-    values = column.fill_null(False if types.is_boolean(column.type) else 0)
-    found = torch.from_numpy(np.array(values.to_numpy(zero_copy_only=False)))
-    out = torch.zeros(count, dtype=found.dtype)
-    out[torch.from_numpy(place)] = found
-    return out
+def _numbers(column: pa.Array, place: Int64s, count: int, empty: int) -> torch.Tensor:
+    """Return numbers as a tensor [count]; nulls and padding are `empty`."""
+    kind = column.type
+    filled = column.fill_null(pa.scalar(bool(empty) if types.is_boolean(kind) else empty, kind))
+    found = np.asarray(filled.to_numpy(zero_copy_only=False))
+    out = np.full(count, empty, found.dtype)
+    out[place] = found
+    return torch.from_numpy(out)

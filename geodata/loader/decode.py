@@ -138,7 +138,7 @@ class ImageDecoder:
         def one(row: int) -> CorruptShard | None:
             data = buffers[row]
             if data is None:
-                return None
+                return CorruptShard("a record has no image", key=keys[row]) if keys[row] else None
             try:
                 out[row] = decode_image(data, self.section.size)
             except MissingExtra:

@@ -374,3 +374,60 @@ def test_versions_parse():
     assert str(Version.parse("v3.r2")) == "v000003.r2"
     with pytest.raises(ConfigError, match="no version"):
         Version.parse("latest-ish")
+
+
+def test_cuts_are_even_and_one_large_record_stands_alone():
+    from geodata.partition.routing import BINS_LOG2, cut_bins
+
+    even = dict.fromkeys(range(1000), 100)
+    assert len(cut_bins(even, 10_000)) == 10
+    assert len(cut_bins({**even, 500: 30_000}, 10_000)) == 11
+    assert cut_bins({7: 5}, 1) == [1 << BINS_LOG2]
+
+
+def test_results_of_another_plan_do_not_count(workspace):
+    context = multiprocessing.get_context("fork")
+    victim = context.Process(target=killed_at, args=(40, convert, workspace))
+    victim.start()
+    victim.join(60)
+    (folder,) = (workspace / "data/raw/.jobs").iterdir()
+    assert list(folder.glob("task-*.json"))
+    (folder / "plan.json").unlink()  # as a kill inside a restart may leave it
+    make_posts(workspace / "posts.jsonl", count=300, seed=9)
+    done = convert(workspace)
+    assert done.records_out == 300
+    shard(workspace)
+    expected = {post["text"] for post in read_posts(workspace)}
+    assert {row["text"] for row in rows_of(workspace)} == expected
+
+
+def test_a_mended_source_starts_over_by_itself_and_a_higher_bound_goes_on(workspace):
+    text = (workspace / "posts.jsonl").read_text(encoding="utf-8")
+    (workspace / "posts.jsonl").write_text(text + "{broken\n{broken too\n", encoding="utf-8")
+    with pytest.raises(TooManyBadRecords):
+        convert(workspace)
+    with pytest.raises(TooManyBadRecords, match="more than 1 records"):
+        convert(workspace, on_error="skip", max_errors=1)
+    assert convert(workspace, on_error="skip", max_errors=2).rejected == 2
+    (workspace / "posts.jsonl").write_text(text, encoding="utf-8")
+    assert convert(workspace).records_out == 300
+
+
+def test_verify_checks_the_index_too(workspace):
+    convert(workspace)
+    path = workspace / "data/raw/metadata/v000001.json"
+    record = json.loads(path.read_text())
+    record["regions"]["_staging"]["records"] = 7
+    path.write_text(json.dumps(record))
+    report = geodata.verify(str(workspace / "data/raw"), workers=1)
+    assert report.problems == [
+        {"shard": "region _staging", "problem": "the index has other totals"}
+    ]
+
+
+def test_too_many_small_tags_are_refused(workspace):
+    from geodata.jobs.shard import _check_classes
+
+    _check_classes({str(n): {"nbytes": 10} for n in range(64)}, 1 << 20)
+    with pytest.raises(ConfigError, match="65 tag classes would shatter"):
+        _check_classes({str(n): {"nbytes": 10} for n in range(65)}, 1 << 20)

@@ -1,5 +1,6 @@
 """The loader: the same global steps at any layout, exact resume, policy at the door."""
 
+import functools
 import gc
 import json
 import logging
@@ -388,7 +389,7 @@ def test_every_shard_passes_the_gate_once_an_epoch(posts_dataset, tmp_path):
         e["subject"]
         for segment in (path.parent / "audit").iterdir()
         for e in read_segment(segment)
-        if e.get("action") == "read" and "records" in e
+        if e.get("action") == "read" and "records" in e and e["allowed"]
     ]
     homes = {s["shard_id"] for s in loader.lineage()["shards"]}
     assert set(reads) == homes
@@ -461,3 +462,121 @@ def test_the_gate_denies_reading_past_the_loader(posts_dataset):
     ):
         with pytest.raises(PolicyDenied):
             call()
+
+
+def test_a_run_stays_with_its_version(posts_dataset, tmp_path):
+    path = copy_of(posts_dataset, tmp_path)
+    expected = epoch_ids(build(path))
+    running = build(path)
+    steps = iter(running)
+    for _ in range(4):
+        next(steps)
+    state = running.state_dict()
+    steps.close()
+    config = load_config(path)
+    geodata.shard(str(path.parent / "data/raw"), config=config, shard_size=9_000, workers=1)
+    newer = build(path)
+    assert newer.lineage()["version"] == "v000002"
+    newer.load_state_dict(state)
+    assert newer.lineage()["version"] == "v000001"
+    assert epoch_ids(newer) == expected[4:]
+    with pytest.raises(OrderMismatch, match="version was v000001, is v000002"):
+        build(path, "loader.version=v2").load_state_dict(state)
+
+
+def test_a_filter_that_can_no_longer_be_evaluated_alike_is_refused(posts_dataset, tmp_path):
+    path = copy_of(posts_dataset, tmp_path)
+    cache = "regions.eu-central.cache=null"
+    state = build(path, cache, split="train").state_dict()
+    kept = build(path, cache, split="train", filters=tmp_path / "filters").state_dict()
+    rewrite(path, lambda batch: functools.reduce(tombstone, range(batch.num_rows), batch))
+    build(path, cache, split="train", filters=tmp_path / "filters").load_state_dict(kept)
+    fresh = build(path, cache, split="heldout")
+    lost = build(path, cache, split="train")
+    for loader in (fresh, lost):
+        with pytest.raises(OrderMismatch, match="filter was"):
+            loader.load_state_dict(state)
+
+
+def test_a_filter_that_keeps_nothing_is_told(posts_dataset):
+    with pytest.raises(ConfigError, match=r"no record .* is left"):
+        list(build(posts_dataset, "loader.where={field: country, equals: XX}"))
+
+
+def test_a_budget_below_the_working_set_is_refused_with_the_minimum(posts_dataset):
+    with pytest.raises(ConfigError, match=rf"memory_budget to at least {12 << 22}"):
+        build(posts_dataset, "loader.memory_budget=1MiB")
+
+
+def test_a_rank_whose_every_shard_is_denied_reads_nothing(posts_dataset, monkeypatch):
+    from geodata.policy import Decision, HomePolicy
+
+    before = build(posts_dataset)
+    state, excluded = before.state_dict(), before.excluded
+
+    def closed(self, movement, rules=HomePolicy.decide):
+        if movement.tag.kind == "data" and movement.action != "verify":
+            return Decision(movement.subject == free, "revoked")
+        return rules(self, movement)
+
+    free = before.lineage()["shards"][0]["shard_id"]
+    monkeypatch.setattr(HomePolicy, "decide", closed)
+    for rank in range(12):
+        loader = build(posts_dataset, dp_rank=rank, dp_size=12)
+        loader.load_state_dict(state, excluded)
+        assert loader.denied_records > 0
+        for batch in loader:
+            assert len(batch["weight"]) == 1
+
+
+def test_denials_are_in_the_audit(posts_dataset, tmp_path):
+    path = copy_of(posts_dataset, tmp_path)
+    shutil.rmtree(path.parent / "audit")
+    loader = build(path, region="us-east")
+    epoch_ids(loader)
+    events = [e for s in (path.parent / "audit").iterdir() for e in read_segment(s)]
+    denied = [e for e in events if e.get("allowed") is False]
+    assert {e["subject"] for e in denied} == set(loader.excluded)
+    assert sum(e["records"] for e in denied) == loader.denied_records > 0
+    standing = next(e for e in events if e["event"] == "standing")
+    assert (standing["here"], standing["region"]) == ("eu-central", "us-east")
+
+
+def test_a_column_cannot_take_the_place_of_a_part_of_the_batch(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    rows = [json.dumps({"text": f"t{n}", "labels": n, "weight": n, "n": n}) for n in range(9)]
+    Path("x.jsonl").write_text("\n".join(rows))
+    Path("geodata.yaml").write_text(
+        "dataset: {name: x, root: d/x}\nhere: eu\nregions: {eu: {jurisdiction: DE}}\n"
+        "tagging: {region: {constant: eu}}\nloader: {global_batch: 4}\n"
+    )
+    geodata.convert("x.jsonl", "d/raw", workers=1)
+    geodata.shard("d/raw", config=load_config(Path("geodata.yaml")), workers=1)
+    loader = build_loader("geodata.yaml")
+    assert "labels, weight" in caplog.text
+    for batch in loader:
+        assert batch["labels"].shape == batch["tokens"].shape
+        assert set(batch) == {"tokens", "labels", "weight", "sample", "n"}
+    with pytest.raises(ConfigError, match="'labels' has the name of a part"):
+        build_loader(load_config(Path("geodata.yaml"), ["loader.columns=[text, labels]"]))
+
+
+def test_unsigned_numbers_and_absent_labels(tmp_path, monkeypatch):
+    import pyarrow as pa
+
+    monkeypatch.chdir(tmp_path)
+    numbers = {
+        f"u{bits}": pa.array([1, None, 3], getattr(pa, f"uint{bits}")()) for bits in (8, 16, 32, 64)
+    }
+    flags = pa.array([True, None, False])
+    pq.write_table(pa.table({**numbers, "flag": flags}), "x.parquet")
+    Path("geodata.yaml").write_text(
+        "dataset: {name: x, root: d/x}\nhere: eu\nregions: {eu: {jurisdiction: DE}}\n"
+        "tagging: {region: {constant: eu}}\nloader: {global_batch: 4}\n"
+    )
+    geodata.convert("x.parquet", "d/raw", workers=1)
+    geodata.shard("d/raw", config=load_config(Path("geodata.yaml")), workers=1)
+    (batch,) = build_loader("geodata.yaml")
+    for name in numbers:
+        assert sorted(int(n) for n in batch[name].tolist()) == [0, 0, 1, 3]
+    assert batch["flag"].sum() == 1
