@@ -46,7 +46,8 @@ class Batch:
 class Feed:
     """A rank's endless stream of batches, epoch after epoch.
 
-    `filters` is the folder in which the run keeps which rows belong to the split.
+    `filters` is the folder in which the run keeps which rows belong to the split; `version` is the
+    dataset's that it began with, if the config pins none.
     """
 
     def __init__(
@@ -57,9 +58,12 @@ class Feed:
         world_size: int,
         split: Literal["train", "heldout"],
         filters: Path,
+        version: str | None,
     ):
+        section = config.loader
+        pinned = section.model_copy(update={"version": section.version or version})
         self.loader = build_loader(
-            config,
+            config.model_copy(update={"loader": pinned}),
             region=region,
             dp_rank=rank,
             dp_size=world_size,
@@ -89,6 +93,11 @@ class Feed:
     def _endless(self) -> Generator[Batch, None, None]:
         while True:
             yield from self.epoch_batches()
+
+    @property
+    def order(self) -> int:
+        """Return the first 48 bits of the digest of the order, in which ranks must agree."""
+        return int(self.loader.order_digest[:12], 16)
 
     def state(self) -> dict[str, Any]:
         """Return the position after the last batch, and the shards left out, as plain JSON."""

@@ -63,9 +63,11 @@ class Trainer:
         elastic.announce()
         with ExitStack() as stack:
             self._lock(stack)
-            self._open_data(stack)
-            self._model_config = plan_model(self._whole, self._config, self._feed)
             saved = self._latest()
+            self._open_data(stack, saved)
+            self._model_config = plan_model(self._whole, self._config, self._feed)
+            if saved is not None:
+                check_unchanged(saved, self._config, self._model_config)
             summary = self._finished(saved)
             if summary is None:
                 self._prepare(saved, stack)
@@ -92,8 +94,9 @@ class Trainer:
             raise ConfigError("another process is training here", file=str(self.run_dir))
         self._checkpoints.clean()
 
-    def _open_data(self, stack: ExitStack) -> None:
+    def _open_data(self, stack: ExitStack, saved: checkpoint.Checkpoint | None) -> None:
         cluster = self._cluster
+        version = saved.load("lineage.json")["version"] if saved else None
 
         def open_feed(split: Literal["train", "heldout"]) -> data.Feed:
             feed = data.Feed(
@@ -103,6 +106,7 @@ class Trainer:
                 world_size=cluster.world_size,
                 split=split,
                 filters=self.run_dir / "filters",
+                version=version,
             )
             stack.callback(feed.close)
             return feed
@@ -117,11 +121,7 @@ class Trainer:
     def _latest(self) -> checkpoint.Checkpoint | None:
         found = self._checkpoints.latest(self._console.say) if self._cluster.first else None
         name = self._cluster.agree(found.path.name if found else None)
-        if name is None:
-            return None
-        saved = self._checkpoints.at(name)
-        check_unchanged(saved, self._config, self._model_config)
-        return saved
+        return None if name is None else self._checkpoints.at(name)
 
     def _finished(self, saved: checkpoint.Checkpoint | None) -> dict[str, Any] | None:
         """Return the summary of a run that has nothing left to do."""
@@ -199,6 +199,11 @@ class Trainer:
         rate = self._state.optimizer.param_groups[0]["lr"]
         norm = self._update(table[:, 1].sum())
         totals = _Totals.of(table, norm)
+        if not totals.agreed:
+            raise ConfigError(
+                "the ranks do not read the same records",
+                hint="Give all of them one config, one policy and one version of the dataset",
+            )
         self._check_finite(totals)
         self._state.step += 1
         if self._cluster.first:
@@ -233,9 +238,8 @@ class Trainer:
         code = self._notice.code or (STOPPED if self._cluster.orphaned() else 0)
         minutes = self._config.checkpoint.minutes or math.inf
         late = self._cluster.first and time.monotonic() - self._saved_at > 60 * minutes
-        plain = torch.tensor(
-            [batch.samples, code, late, waited], dtype=torch.float64, device=loss.device
-        )
+        facts = [batch.samples, code, late, waited, self._feed.order]
+        plain = torch.tensor(facts, dtype=torch.float64, device=loss.device)
         row = torch.cat([torch.stack([loss, targets.double()]), plain])
         return self._cluster.exchange(row, batch.sample)
 
@@ -337,7 +341,10 @@ class Trainer:
 
 @dataclass(frozen=True, slots=True)
 class _Totals:
-    """A step over all ranks: sums of loss, targets and samples; the others are maxima."""
+    """A step over all ranks: sums of loss, targets and samples; the others are maxima.
+
+    `agreed` says whether the ranks have one order of the data.
+    """
 
     loss: float
     targets: float
@@ -345,14 +352,16 @@ class _Totals:
     stop: int
     late: bool
     waited: float
+    agreed: bool
     norm: float
 
     @classmethod
     def of(cls, table: Tensor, norm: Tensor) -> _Totals:
         """Read the ranks' rows and the gradient norm: the one moment a step waits for a GPU."""
-        parts = [table[:, :3].sum(0), table[:, 3:].amax(0), norm.double()[None]]
-        loss, targets, samples, stop, late, waited, length = torch.cat(parts).tolist()
-        return cls(loss, targets, samples, int(stop), bool(late), waited, length)
+        agreed = (table[:, 6] == table[0, 6]).all().double()
+        parts = [table[:, :3].sum(0), table[:, 3:6].amax(0), torch.stack([agreed, norm.double()])]
+        loss, targets, samples, stop, late, waited, same, length = torch.cat(parts).tolist()
+        return cls(loss, targets, samples, int(stop), bool(late), waited, bool(same), length)
 
 
 def _digest(ids: Tensor) -> str:

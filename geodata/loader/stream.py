@@ -63,6 +63,7 @@ class Stream:
         self.denied_records = sum(shard.live for _home, shard in denied.values())
         self._seen = seen
         self._rows: list[ShardRows] | None = None
+        self._spec: OrderSpec | None = None
         self._reader: Reader | None = None
         _tell(self.region, seen)
         if not self.homes:
@@ -92,14 +93,16 @@ class Stream:
     @property
     def spec(self) -> OrderSpec:
         """Return all that fixes the order."""
-        rows = self._prepare()
-        return OrderSpec(
-            version=self._index.id.base,
-            shards=shards_digest(rows),
-            lanes=self._lanes,
-            seed=self._seed,
-            filter=_filter_digest(self._filter, rows),
-        )
+        if self._spec is None:
+            rows = self._prepare()
+            self._spec = OrderSpec(
+                version=self._index.id.base,
+                shards=shards_digest(rows),
+                lanes=self._lanes,
+                seed=self._seed,
+                filter=_filter_digest(self._filter, rows),
+            )
+        return self._spec
 
     def order(self, epoch: int) -> EpochOrder:
         """Return the order of an epoch; ConfigError if the filter leaves no record."""

@@ -69,8 +69,8 @@ def test_a_folder_of_someone_elses_is_left_alone(tmp_path, capsys):
 
 
 def test_the_tour_is_given_and_can_be_given_again(tmp_path, capfd, monkeypatch):
-    quick = tour.CONFIG.replace("steps: 180", "steps: 8").replace("n_layer: 3", "n_layer: 1")
-    quick = quick.replace("log_every: 20", "log_every: 1").replace("length: 256", "length: 64")
+    quick = tour.CONFIG.replace("steps: 360", "steps: 8").replace("n_layer: 3", "n_layer: 1")
+    quick = quick.replace("log_every: 40", "log_every: 1").replace("length: 256", "length: 64")
     quick = quick.replace("n_embd: 128", "n_embd: 16")
     monkeypatch.setattr(tour, "CONFIG", quick)
     monkeypatch.setattr(tour, "STOP_AT", 3)

@@ -16,7 +16,7 @@ from typing import Any
 
 from train.demo.corpus import DemoError, write_airports, write_messages
 
-STOP_AT = 60
+STOP_AT = 120
 """The step at which the demo plays a spot machine that is taken away."""
 
 CONFIG = """\
@@ -44,19 +44,19 @@ tagging:
             retention: 24 months}
     - {when: {region: known}, tag: {data_category: NonPersonalData}}
 loader:
-  global_batch: 32
+  global_batch: 16
   seed: 7
   split: {heldout: 0.05}
   text: {column: text, tokenizer: bytes, length: 256}
 train:
-  steps: 180
+  steps: 360
   model: {kind: gpt2, config: {n_layer: 3, n_embd: 128, n_head: 4, n_positions: 256,
           resid_pdrop: 0.0, embd_pdrop: 0.0, attn_pdrop: 0.0}}
-  optimizer: {lr: 0.004}
-  schedule: {warmup_steps: 20}
-  eval: {every: 60}
-  checkpoint: {every: 50}
-  log_every: 20
+  optimizer: {lr: 0.003}
+  schedule: {warmup_steps: 40}
+  eval: {every: 120}
+  checkpoint: {every: 100}
+  log_every: 40
 """
 
 AIRPORTS = """\
