@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,9 +93,9 @@ class Catalog:
         """Return all versions and revisions, oldest first."""
         found = []
         for info in self._index_store.list(f"{METADATA_DIR}/v"):
-            name = info.key.removeprefix(f"{METADATA_DIR}/").removesuffix(".json")
-            if "/" not in name and info.key.endswith(".json"):
-                found.append(Version.parse(name))
+            name = info.key.removeprefix(f"{METADATA_DIR}/")
+            if re.fullmatch(r"v\d{6,}(\.r\d+)?\.json", name):
+                found.append(Version.parse(name.removesuffix(".json")))
         return sorted(found)
 
     def index(self, version: Version | None = None) -> Index:
@@ -110,7 +111,10 @@ class Catalog:
             listed = ", ".join(map(str, known[-5:]))
             raise ConfigError(f"no version {version}", file=self.root, hint=f"There are {listed}")
         key = matching[-1].key
-        return Index.from_bytes(self._index_store.read(key, METADATA), key)
+        index = Index.from_bytes(self._index_store.read(key, METADATA), key)
+        if index.id != matching[-1]:
+            raise ManifestError(f"the index is of version {index.version}", file=key)
+        return index
 
     def store(self, index: Index, region: str) -> GatedStore:
         """Return the store that holds a region's bytes."""
@@ -134,13 +138,14 @@ class Catalog:
         return Units.from_bytes(data, ref.path)
 
     def commit(
-        self, draft: Index, shards: Mapping[str, Iterable[Shard]], roots: Mapping[str, str]
+        self, draft: Index, shards: Mapping[str, Sequence[Shard]], roots: Mapping[str, str]
     ) -> Index:
         """Write the lists, then create the next version from `draft` with one exclusive create.
 
         If a concurrent commit of the same plan won, its index is returned; CommitConflict if
         another plan won.
         """
+        _check_distinct([shard.shard_id for found in shards.values() for shard in found])
         regions = {
             region: self._write_list(region, roots.get(region, "."), list(found))
             for region, found in sorted(shards.items())
@@ -174,6 +179,17 @@ class Catalog:
         store.write(key, data, METADATA)
         ref = ListRef(path=key, sha256=digest, nbytes=len(data))
         return totals(root, ref, shards)
+
+
+def _check_distinct(ids: Sequence[str]) -> None:
+    """Raise ManifestError if two shards have one id, as equal records under equal keys give."""
+    if len(set(ids)) < len(ids):
+        twice = next(name for name, count in Counter(ids).items() if count > 1)
+        raise ManifestError(
+            "two shards hold the same records",
+            shard=twice,
+            hint="Keys are unique: mend the source's __key__",
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,13 +111,23 @@ class Condition(Section):
         if not given and self.region is None:
             raise ValueError("an empty condition; give `field` or `region`")
         if self.matches is not None:
-            re.compile(self.matches)
+            _check_pattern(self.matches)
         return self
 
 
+def _check_pattern(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"'{pattern}' is no regular expression: {error}") from error
+
+
 def _retention(text: str) -> str:
-    if "-" in text:
+    number, _, unit = text.partition(" ")
+    if not unit:
         dt.date.fromisoformat(text)
+    elif int(number) > {"d": 365_000, "m": 12_000, "y": 1_000}[unit[0]]:
+        raise ValueError(f"'{text}' is over a thousand years")
     return text
 
 
@@ -131,7 +141,7 @@ class TagValues(Section):
     controller: str | None = Field(None, min_length=1)
     retention: Annotated[str, AfterValidator(_retention)] | None = Field(
         None,
-        pattern=r"^(\d{1,4} (days?|months?|years?)|\d{4}-\d{2}-\d{2})$",
+        pattern=r"^(\d{1,6} (days?|months?|years?)|\d{4}-\d{2}-\d{2})$",
         description="24 months from the sharding, or a date; rounded to the earliest quarter.",
     )
 
@@ -161,7 +171,7 @@ class RegionRule(Section):
         if sum(x is not None for x in (self.field, self.pattern, self.constant)) != 1:
             raise ValueError("give exactly one of field, pattern, constant")
         if self.pattern is not None:
-            re.compile(self.pattern)
+            _check_pattern(self.pattern)
         owner: dict[str, str] = {}
         for region, values in (self.map or {}).items():
             for value in values:
@@ -234,7 +244,17 @@ class LoaderSection(Section):
     split: SplitSection = SplitSection()
     text: TextSection | None = None
     image: ImageSection | None = None
-    version: str | None = Field(None, description="Pin a version, such as v000003.")
+    version: str | None = Field(
+        None, pattern=r"^v?\d+(\.r\d+)?$", description="Pin a version, such as v000003."
+    )
+
+    @model_validator(mode="after")
+    def _lanes_divide(self) -> LoaderSection:
+        if self.lanes and self.global_batch % self.lanes:
+            raise ValueError(
+                f"{self.lanes} lanes do not divide a global batch of {self.global_batch}"
+            )
+        return self
 
 
 class AuditSection(Section):
@@ -282,8 +302,8 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> GeodataConfig:
         raise ConfigError(
             "no config file", file=str(path), hint="geodata init writes one to start from"
         ) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot be read: {error}", file=str(path)) from error
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot be read: {error}", file=repr(str(path))) from error
     data = _parse(text, str(path)) or {}
     if not isinstance(data, dict):
         raise ConfigError("the config must be a mapping of sections", file=str(path))
@@ -326,6 +346,8 @@ _Loader.add_implicit_resolver(
 def _parse(text: str, name: str) -> Any:
     try:
         return yaml.load(text, _Loader)
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ConfigError("not valid YAML: a value that cannot be read", file=name) from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         row = mark.line + 1 if mark else None

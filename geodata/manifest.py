@@ -71,7 +71,10 @@ class FileRef:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> FileRef:
         """Return the reference that `to_json` wrote."""
-        return cls(data["path"], data["sha256"], data["bytes"])
+        path, sha256, nbytes = data["path"], data["sha256"], data["bytes"]
+        if not (isinstance(path, str) and isinstance(sha256, str) and isinstance(nbytes, int)):
+            raise ValueError("a file of another form")
+        return cls(path, sha256, nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,9 +235,9 @@ class Index(_Model):
 
 def check_version(found: Any, name: str) -> None:
     """Raise FormatVersionError if a file is from a newer release."""
-    if not isinstance(found, int) or found > FORMAT_VERSION:
+    if not isinstance(found, int) or not 1 <= found <= FORMAT_VERSION:
         raise FormatVersionError(
-            f"format version {found} is newer than this release reads ({FORMAT_VERSION})",
+            f"format version {found} is none that this release reads (1 to {FORMAT_VERSION})",
             file=name,
             hint="pip install -U geodata-train",
         )

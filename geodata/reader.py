@@ -106,7 +106,7 @@ class Reader:
         if known is not None:
             self._units.move_to_end(key)
             return known
-        batch = self._opened(shard).read_unit(unit, columns)
+        batch = self._read(shard, unit, columns)
         self._units[key] = batch
         self._held += batch.nbytes
         while self._held > self._budget and len(self._units) > 1:
@@ -116,9 +116,26 @@ class Reader:
 
     def batches(self, shard: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield all units of a shard, without keeping them."""
-        reader = self._opened(shard)
-        for unit in range(len(reader.unit_slots)):
-            yield reader.read_unit(unit, columns)
+        for unit in range(len(self._homes[shard][1].slots)):
+            yield self._read(shard, unit, columns)
+
+    def _read(self, shard: str, unit: int, columns: Sequence[str] | None) -> pa.RecordBatch:
+        """Decode a unit; what a disk has damaged in the cache is fetched anew, once."""
+        try:
+            return self._opened(shard).read_unit(unit, columns)
+        except CorruptShard:
+            if not self._mend(self._homes[shard][1]):
+                raise
+            self._open.pop(shard).close()
+            return self._opened(shard).read_unit(unit, columns)
+
+    def _mend(self, shard: Shard) -> bool:
+        """Drop damaged entries of a shard from the cache; return whether there were some."""
+        if self._cache is None:
+            return False
+        refs = [ref for part, ref in shard.files.items() if part != "units"]
+        damaged = [self._cache.drop_if_damaged(ref.sha256) for ref in refs]
+        return any(damaged)
 
     def close(self) -> None:
         """Release all handles and decoded units."""
@@ -156,20 +173,28 @@ class Reader:
 
     def _open_held(self, name: str) -> ShardReader:
         """Open a shard from the cache, or past it where others evict faster than we open."""
-        for _attempt in range(CACHE_ATTEMPTS):
-            try:
-                return self._open_shard(name, self._cache)
-            except ObjectNotFound:
-                raise
-            except FileNotFoundError:
-                continue
-        return self._open_shard(name, None)
+        for _attempt in range(CACHE_ATTEMPTS if self._cache else 0):
+            reader = self._open_shard(name, self._cache)
+            if reader is not None:
+                return reader
+        reader = self._open_shard(name, None)
+        if reader is None:
+            raise ObjectNotFound("a shard's file is missing", shard=name)
+        return reader
 
-    def _open_shard(self, name: str, cache: Cache | None) -> ShardReader:
+    def _open_shard(self, name: str, cache: Cache | None) -> ShardReader | None:
+        """Open a shard; None if a file was gone again before it was opened."""
         home, shard = self._homes[name]
         parts = sorted(part for part in shard.files if part != "units")
         paths = {part: self._path(home, shard, part, cache) for part in parts}
-        reader = self._form.open(paths["main"], paths.get("index"))
+        try:
+            reader = self._form.open(paths["main"], paths.get("index"))
+        except (ObjectNotFound, FileNotFoundError):
+            return None
+        except CorruptShard:
+            if cache is not None and self._mend(shard):
+                return None
+            raise
         if tuple(reader.unit_slots) != shard.slots:
             raise CorruptShard("the shard has other units than its manifest", shard=name)
         return reader

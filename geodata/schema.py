@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from geodata.errors import SchemaError
+from geodata.errors import ManifestError, SchemaError
 
 KEY = "__key__"
 SUBJECT = "__subject__"
@@ -142,8 +142,14 @@ def to_json(schema: pa.Schema) -> dict[str, Any]:
 
 
 def from_json(data: Mapping[str, Any]) -> pa.Schema:
-    """Return the schema that `to_json` wrote."""
-    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(data["ipc"])))
+    """Return the schema that `to_json` wrote; ManifestError if it is damaged."""
+    try:
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(data["ipc"])))
+    except (KeyError, TypeError, ValueError, OSError, pa.ArrowException) as error:
+        raise ManifestError("the stored schema is damaged") from error
+    if to_json(schema)["fields"] != data.get("fields"):
+        raise ManifestError("the stored schema contradicts its own list of fields")
+    return schema
 
 
 def _metadata(field: pa.Field) -> dict[str, str]:

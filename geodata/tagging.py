@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from geodata.config import Condition, RegionRule, RegionSection, TaggingSection, TagValues
 from geodata.durable import create_exclusive
 from geodata.errors import ConfigError, SchemaError
-from geodata.schema import KEY, SUBJECT
+from geodata.schema import KEY, SUBJECT, SYSTEM
 from geodata.tags import Tag, law_of, quarter_floor
 
 Bools = npt.NDArray[np.bool_]
@@ -174,10 +174,9 @@ def _retention(text: str | None, today: dt.date) -> str | None:
 def _region_values(rule: RegionRule, batch: pa.RecordBatch) -> pa.Array:
     if rule.field is not None:
         values = column(batch, rule.field)
-        kind = values.type
-        if pa.types.is_nested(kind) or pa.types.is_floating(kind):
-            raise ConfigError(f"tagging.region.field: {kind} cannot name a region")
-        return values.cast(pa.string())
+        if pa.types.is_floating(values.type):
+            raise ConfigError(f"tagging.region.field: {values.type} cannot name a region")
+        return _text(values, rule.field)
     pattern = re.compile(rule.pattern or "")
     found = (pattern.search(key) if key else None for key in batch.column(KEY).to_pylist())
     groups = [match and (match[1] if pattern.groups else match[0]) for match in found]
@@ -224,12 +223,14 @@ def _present(values: pa.Array) -> Bools:
     """Return which values are there: not null and, for text and bytes, not empty."""
     present = _mask(pc.is_valid(values))
     kind = values.type
-    if pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_large_string(kind):
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or _is_bytes(kind):
         present &= _mask(pc.greater(pc.binary_length(values), 0))
     return present
 
 
 def _among(values: pa.Array, wanted: Sequence[str | int | bool], name: str) -> Bools:
+    if pa.types.is_null(values.type):
+        return np.zeros(len(values), np.bool_)
     try:
         return _mask(pc.is_in(values, value_set=pa.array(wanted).cast(values.type)))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
@@ -246,14 +247,25 @@ def column(batch: pa.RecordBatch, name: str) -> pa.Array:
         members = pa.RecordBatch.from_struct_array(batch.column(head))
         return column(members, rest)
     near = difflib.get_close_matches(name, names, 1)
-    hint = f"Did you mean '{near[0]}'?" if near else f"There are {', '.join(names[2:12])}"
+    known = [other for other in names if other not in SYSTEM]
+    hint = f"Did you mean '{near[0]}'?" if near else f"There are {', '.join(known[:10])}"
     raise ConfigError(f"the records have no field '{name}'", hint=hint)
 
 
 def _text(values: pa.Array, name: str) -> pa.Array:
-    if pa.types.is_nested(values.type) or pa.types.is_binary(values.type):
-        raise ConfigError(f"{name} is {values.type}, not text")
+    kind = values.type
+    extended = isinstance(kind, pa.BaseExtensionType)
+    if extended or pa.types.is_nested(kind) or _is_bytes(kind):
+        raise ConfigError(f"{name} is {kind}, not text")
     return values.cast(pa.string())
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+    )
 
 
 def pseudonym(key: bytes, identifier: str) -> str | None:

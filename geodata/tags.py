@@ -78,7 +78,7 @@ def law_of(jurisdiction: str) -> tuple[str, ...]:
 
 def check_legal_basis(basis: str) -> str:
     """Return `basis` if it is written like eu-gdpr:A6-1-f, else raise ConfigError."""
-    if not _LEGAL_BASIS.match(basis):
+    if not isinstance(basis, str) or not _LEGAL_BASIS.match(basis):
         raise ConfigError(f"'{basis}' is no legal basis", hint="Write it like eu-gdpr:A6-1-f")
     return basis
 

@@ -114,7 +114,7 @@ def _load(path: Path, overrides: list[str]) -> GeodataConfig:
     from train.remote import MissingExtra, load_config, train_config
 
     here = os.environ.get("GEODATA_REGION")
-    config = load_config(path, [*overrides, *([f"here={here}"] if here else [])])
+    config = load_config(path, [*overrides, *([f"here={json.dumps(here)}"] if here else [])])
     train_config(config, path)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin starve the loader's
     try:

@@ -30,3 +30,6 @@ class Cache(Protocol):
         digest is checked when an entry is filled: CorruptShard if it does not match. None means
         that the tier cannot hold it (the disk is full, say) and the caller must do without.
         """
+
+    def drop_if_damaged(self, sha256: str) -> bool:
+        """Remove an entry that no longer matches its digest; return whether it did not."""

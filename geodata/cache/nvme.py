@@ -24,7 +24,8 @@ from geodata.durable import point, storing
 from geodata.errors import ConfigError, CorruptShard
 
 LOCKS = 256
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+UNABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
+"""What keeps an entry out: no room, or a folder that we may only read."""
 
 
 class NvmeCache:
@@ -54,19 +55,31 @@ class NvmeCache:
         path = self._path(sha256)
         if self._use(path, nbytes):
             return path
-        with self._locked(f"{int(sha256[:8], 16) % LOCKS:03}"):
-            if self._use(path, nbytes):
-                return path
-            try:
+        try:
+            with self._locked(f"{int(sha256[:8], 16) % LOCKS:03}"):
+                if self._use(path, nbytes):
+                    return path
                 self._fill(path, sha256, nbytes, fill)
-            except OSError as error:
-                if error.errno not in FULL:
-                    raise
-                self.stats.bypassed += 1
-                return None
+        except OSError as error:
+            if error.errno not in UNABLE:
+                raise
+            self.stats.bypassed += 1
+            return None
         self.stats.misses += 1
         self.stats.bytes_filled += nbytes
         return path
+
+    def drop_if_damaged(self, sha256: str) -> bool:
+        """Remove an entry that no longer matches its digest; return whether it did not."""
+        path = self._path(sha256)
+        try:
+            with path.open("rb") as file:
+                damaged = hashlib.file_digest(file, "sha256").hexdigest() != sha256
+        except FileNotFoundError:
+            return False
+        if damaged:
+            path.unlink(missing_ok=True)
+        return damaged
 
     def entries(self) -> Iterator[tuple[Path, os.stat_result]]:
         """Yield finished and filling entries with their status."""
@@ -86,9 +99,10 @@ class NvmeCache:
             if path.stat().st_size != nbytes:
                 path.unlink()
                 return False
-            os.utime(path)
         except FileNotFoundError:
             return False
+        with contextlib.suppress(OSError):  # an entry of a folder that we may only read
+            os.utime(path)
         self.stats.hits += 1
         return True
 

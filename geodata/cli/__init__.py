@@ -72,23 +72,34 @@ def main() -> None:
     """Run the command line and exit with its code."""
     _install_fault()
     signal.signal(signal.SIGTERM, _stop)
+    as_json = "--json" in sys.argv
     try:
         code = cli.main(prog_name="geodata", standalone_mode=False) or 0
     except GeodataError as error:
-        code = commands.fail(error, "--json" in sys.argv)
+        code = commands.fail(error, as_json)
     except click.ClickException as error:
         error.show()
-        code = 2
+        code = _ended("Usage", error.format_message(), 2, as_json)
     except (click.Abort, KeyboardInterrupt):
         click.echo("\ninterrupted; run the same command again to go on", err=True)
-        code = INTERRUPTED
+        code = _ended("Interrupted", "interrupted", INTERRUPTED, as_json)
     except _Stopped:
         click.echo("stopped; run the same command again to go on", err=True)
-        code = STOPPED
+        code = _ended("Stopped", "stopped on notice", STOPPED, as_json)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except OSError as error:
         click.echo(f"error: {error}", err=True)
-        code = 4
+        code = _ended("Environment", str(error), 4, as_json)
+    except Exception as error:
+        _ended("Internal", f"{type(error).__name__}: {error}", 1, as_json)
+        raise
     sys.exit(code)
+
+
+def _ended(kind: str, message: str, code: int, as_json: bool) -> int:
+    """Print the one JSON object of a command that did not finish; return its exit code."""
+    if as_json:
+        click.echo(json.dumps({"error": kind, "message": message, "hint": None}))
+    return code

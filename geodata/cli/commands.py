@@ -52,7 +52,7 @@ def load(path: Path | None) -> GeodataConfig:
     from geodata.config import DEFAULT_FILE, load_config
 
     region = os.environ.get("GEODATA_REGION")
-    overrides = [f"here={region}"] if region else []
+    overrides = [f"here={json.dumps(region)}"] if region else []
     return load_config(path or Path(DEFAULT_FILE), overrides)
 
 
@@ -110,6 +110,7 @@ def init(source: Path, out: Path, kind: str | None, as_json: bool) -> None:
 @click.option("--max-errors", type=click.IntRange(0), metavar="N", help="End after more than N.")
 @click.option("--shard-size", default="64MiB", show_default=True, metavar="SIZE")
 @click.option("--restart", is_flag=True, help="Forget an unfinished conversion and start over.")
+@click.option("--replace", is_flag=True, help="Let this source follow another one at DEST.")
 @_workers
 @_json
 def convert(
@@ -122,6 +123,7 @@ def convert(
     max_errors: int | None,
     shard_size: str,
     restart: bool,
+    replace: bool,
     workers: int | None,
     as_json: bool,
 ) -> None:
@@ -142,6 +144,7 @@ def convert(
         shard_size=parse_bytes(shard_size),
         workers=workers,
         restart=restart,
+        replace=replace,
         progress=Bar(),
     )
     emit(report, as_json, _converted(report))

@@ -105,20 +105,22 @@ def convert(
     shard_size: int = SHARD_BYTES,
     workers: int | None = None,
     restart: bool = False,
+    replace: bool = False,
     progress: Progress | None = None,
 ) -> ConvertReport:
     """Convert the raw corpus at `source` into a staging dataset at `dest`.
 
     A rerun goes on where an earlier run stopped; if nothing changed it does nothing. With
     `on_error="fail"` the first bad record ends the job; else at most `max_errors` are set aside
-    (None: any number). Raises SchemaError, TooManyBadRecords, ConfigError, StoreError.
+    (None: any number). A destination that holds another source is refused unless `replace` makes
+    this one its next version. Raises SchemaError, TooManyBadRecords, ConfigError, StoreError.
     """
     began = time.monotonic()
     if format not in FORMATS:
         raise ConfigError(f"no format '{format}'", hint=f"Known: {', '.join(FORMATS)}")
     if not 0 < shard_size <= MAX_SHARD_BYTES:
         raise ConfigError(f"shards of {shard_size} bytes", hint="--shard-size is at most 1GiB")
-    root = Path(dest).absolute()
+    root = _destination(Path(source), Path(dest))
     opened = open_source(Path(source), kind=kind, source_id=source_id)
     options = {
         "source": str(Path(source).absolute()),
@@ -134,17 +136,36 @@ def convert(
     catalog = Catalog(str(root), make_access(root / "audit", STAGING, "convert"))
     folder = JobFolder(root, f"convert-{digest_of(options)[:12]}")
     with folder.held():
-        done = _committed(catalog, digest)
-        if done is not None and not restart:
+        latest = _latest(catalog)
+        if latest is not None and latest.plan_digest == digest and not restart:
             folder.remove()
-            return _report(done, began, unchanged=True)
+            _check_bound(latest.report["rejected"], latest.report["reasons"], max_errors)
+            return _report(latest, began, unchanged=True)
+        if latest is not None and latest.report["source"] != options["source"] and not replace:
+            raise ConfigError(
+                f"{latest.version} there was made of {latest.report['source']}",
+                file=str(root),
+                hint="Choose another destination, or --replace it by a new version",
+            )
         run = _Run(opened, options, listing, digest, catalog, folder, root, progress or Silent())
         index = run.run(get_executor("local", workers), max_errors, restart)
         return _report(index, began)
 
 
-def _committed(catalog: Catalog, digest: str) -> Index | None:
-    """Return the newest version if it is of this very plan."""
+def _destination(source: Path, dest: Path) -> Path:
+    """Return the root of the dataset to be, which may not become part of its own source."""
+    root = dest.absolute()
+    try:
+        str(root).encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError("the destination's name is not UTF-8") from error
+    if source.is_dir() and root.resolve().is_relative_to(source.resolve()):
+        raise ConfigError("the destination lies in the source", file=str(dest))
+    return root
+
+
+def _latest(catalog: Catalog) -> Index | None:
+    """Return the newest version of a staging dataset, None of one to be."""
     if not catalog.versions():
         return None
     index = catalog.index()
@@ -152,7 +173,16 @@ def _committed(catalog: Catalog, digest: str) -> Index | None:
         raise ConfigError(
             "the destination holds a classified dataset", file=catalog.root, hint="Choose another"
         )
-    return index if index.plan_digest == digest else None
+    return index
+
+
+def _check_bound(rejected: int, reasons: dict[str, int], bound: int | None) -> None:
+    if bound is not None and rejected > bound:
+        reason, count = Counter(reasons).most_common(1)[0]
+        raise TooManyBadRecords(
+            f"more than {bound} records were rejected; most often: {reason} ({count})",
+            hint="Raise --max-errors or mend the source",
+        )
 
 
 def _report(index: Index, began: float, unchanged: bool = False) -> ConvertReport:
@@ -261,18 +291,12 @@ class _Run:
     def _write(
         self, executor: Executor, plan: dict[str, Any], max_errors: int | None
     ) -> list[dict[str, Any]]:
-        rejected = 0
+        reasons: Counter[str] = Counter()
 
         def done(result: dict[str, Any]) -> None:
-            nonlocal rejected
-            rejected += result["rejected"]
+            reasons.update(result["reasons"])
             self.progress.advance(result["records"] + result["rejected"])
-            if max_errors is not None and rejected > max_errors:
-                reason, count = Counter(result["reasons"]).most_common(1)[0]
-                raise TooManyBadRecords(
-                    f"more than {max_errors} records were rejected; most often: {reason} ({count})",
-                    hint="Raise --max-errors or mend the source",
-                )
+            _check_bound(reasons.total(), reasons, max_errors)
 
         self.progress.start("convert", plan["rows"], "records")
         results = self.folder.run(

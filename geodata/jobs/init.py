@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -56,7 +57,7 @@ def init(source: Path, out: Path, *, kind: str | None = None) -> InitReport:
         bytes=nbytes,
         columns=names,
         config=str(out),
-        next=f"  geodata convert {source} data/raw\n  geodata shard data/raw",
+        next=f"  geodata convert {shlex.quote(str(source))} data/raw\n  geodata shard data/raw",
         summary=f"{source.name} · {opened.kind} · {len(opened.files):,} files · {listed}",
     )
 
@@ -83,6 +84,10 @@ def _config(name: str, columns: Sequence[str]) -> str:
             "  region: {constant: eu-central}"
         )
     subject_line = f"  subject: {subject}" if subject else "  # subject: author_email"
+    rules = "  rules: []"
+    if subject:
+        tag = "{data_category: PersonalData}"
+        rules = f"  rules:\n    - {{when: {{field: {subject}, present: true}}, tag: {tag}}}"
     return f"""\
 # {name}: where its records may live, and how they are read. `geodata config check` validates it.
 dataset: {{name: {name}, root: data/{name}}}
@@ -98,11 +103,13 @@ regions:
 tagging:
 {region}
   unknown: eu-central   # records whose region is not found go here, as personal data
-  # The first rule that matches decides; a record that no rule matches is personal data.
-  rules:
-    # - when: {{field: author_email, present: true}}
-    #   tag: {{data_category: PersonalData, legal_basis: "eu-gdpr:A6-1-f", retention: 24 months}}
-    - {{when: {{region: known}}, tag: {{data_category: NonPersonalData}}}}
+  # The first rule that matches decides; a record that no rule matches is personal data, which
+  # stays in its region. Say what is not, and on which basis the rest is held:
+  #   - when: {{field: author_email, present: true}}
+  #     tag: {{data_category: PersonalData, legal_basis: "eu-gdpr:A6-1-f",
+  #           purposes: [ModelTraining], retention: 24 months}}
+  #   - {{when: {{region: known}}, tag: {{data_category: NonPersonalData}}}}
+{rules}
   # The field that identifies a person is replaced by a keyed pseudonym:
 {subject_line}
 

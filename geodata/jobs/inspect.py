@@ -112,8 +112,25 @@ def _records(catalog: Catalog, index: Index, region: str) -> Iterator[dict[str, 
 
 
 def _row(batch: pa.RecordBatch, row: int) -> dict[str, Any]:
-    values = batch.slice(row, 1).to_pylist()[0]
+    one = batch.slice(row, 1)
+    values = {name: _value(array) for name, array in zip(one.schema.names, one, strict=True)}
     return {name: value for name, value in values.items() if name != SUBJECT or value is not None}
+
+
+def _value(array: pa.Array) -> Any:
+    """Return a value as Python's, or as text where Python has none for it."""
+    try:
+        return array[0].as_py()
+    except (ValueError, OverflowError, ImportError):
+        return str(array[0].cast(pa.string())) if _castable(array) else str(array[0])
+
+
+def _castable(array: pa.Array) -> bool:
+    try:
+        array.cast(pa.string())
+    except pa.ArrowException:
+        return False
+    return True
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:

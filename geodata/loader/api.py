@@ -72,10 +72,6 @@ class Loader:
         if self.region not in config.regions:
             raise ConfigError(f"'{self.region}' is not one of the regions")
         self.lanes = section.lanes or default_lanes(section.global_batch)
-        if section.global_batch % self.lanes:
-            raise ConfigError(
-                f"{self.lanes} lanes do not divide a global batch of {section.global_batch}"
-            )
         self._config, self._section = config, section
         self._rank_lanes = rank_lanes(self.lanes, dp_rank, dp_size)
         self._per_lane = section.global_batch // self.lanes

@@ -22,7 +22,7 @@ from geodata import schema as schemas
 from geodata.catalog import make_access
 from geodata.config import RegionSection, TaggingSection
 from geodata.durable import replacing
-from geodata.errors import ConfigError
+from geodata.errors import ConfigError, SchemaError
 from geodata.formats import get_format
 from geodata.manifest import Shard
 from geodata.order import UInt64s, hash_keys
@@ -252,6 +252,7 @@ def write_shard(output: Output, task: WriteTask) -> dict[str, Any]:
             batches += [reader.get_batch(number) for number in numbers]
     table = pa.Table.from_batches(batches)
     table = table.take(pc.sort_indices(table, [(HASH, "ascending"), (KEY, "ascending")]))
+    _check_keys(table)
     table = table.drop_columns([HASH])
     schema = schemas.from_json(output.schema)
     cutter = ShardCutter(
@@ -269,3 +270,14 @@ def write_shard(output: Output, task: WriteTask) -> dict[str, Any]:
     store = open_store(output.dest, region=task.tag.region, access=access)
     lines = [sealed.deliver(store).to_line() for sealed in cutter.close()]
     return {"shards": lines, "records": table.num_rows}
+
+
+def _check_keys(table: pa.Table) -> None:
+    """Raise SchemaError if two neighbours of a sorted table have one key."""
+    keys = table.column(KEY)
+    twice = pc.equal(keys.slice(0, max(len(keys) - 1, 0)), keys.slice(1))
+    if pc.any(twice).as_py():
+        key = keys[pc.index(twice, True).as_py()].as_py()
+        raise SchemaError(
+            "two records have one key", key=key, hint="Keys are unique: mend the source's __key__"
+        )

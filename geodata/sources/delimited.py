@@ -62,6 +62,12 @@ class Csv(Corpus):
         for scan in scans:
             for file, header in scan.columns["headers"].items():
                 self._check_header(file, header)
+                if whole and not whole.keys() & set(header):
+                    raise SchemaError(
+                        "no column of this file is in the files before it",
+                        file=self.shown(file),
+                        hint="The first row of each file must name its columns",
+                    )
                 for name in header:
                     whole.setdefault(name, set()).update(scan.columns["kinds"].get(name, ()))
         return with_text([pa.field(name, _type_of(kinds)) for name, kinds in whole.items()])
