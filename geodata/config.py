@@ -180,6 +180,10 @@ class RegionRule(Section):
         return self
 
 
+def _long_form(subject: Any) -> Any:
+    return {"field": subject} if isinstance(subject, str) else subject
+
+
 class SubjectRule(Section):
     """The field that identifies the data subject; it becomes a keyed pseudonym.
 
@@ -190,17 +194,13 @@ class SubjectRule(Section):
     keep: bool = False
 
 
-def _subject(value: Any) -> Any:
-    return {"field": value} if isinstance(value, str) else value
-
-
 class TaggingSection(Section):
     """How records get their region and their tag."""
 
     region: RegionRule
     unknown: str | None = Field(None, description="Region of records whose own is not found.")
     rules: list[TagRule] = []
-    subject: Annotated[SubjectRule, BeforeValidator(_subject)] | None = None
+    subject: Annotated[SubjectRule, BeforeValidator(_long_form)] | None = None
 
 
 class SplitSection(Section):
@@ -251,9 +251,7 @@ class LoaderSection(Section):
     @model_validator(mode="after")
     def _lanes_divide(self) -> LoaderSection:
         if self.lanes and self.global_batch % self.lanes:
-            raise ValueError(
-                f"{self.lanes} lanes do not divide a global batch of {self.global_batch}"
-            )
+            raise ValueError(f"{self.lanes} lanes do not divide a batch of {self.global_batch}")
         return self
 
 
@@ -333,14 +331,12 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-_GUESSES = ("tag:yaml.org,2002:bool", "tag:yaml.org,2002:timestamp")
+_BOOL, _TIME = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:timestamp"
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in known if tag not in _GUESSES]
+    first: [(tag, pattern) for tag, pattern in known if tag not in (_BOOL, _TIME)]
     for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
-)
+_Loader.add_implicit_resolver(_BOOL, re.compile("^([Tt]rue|[Ff]alse|TRUE|FALSE)$"), list("tTfF"))
 
 
 def _parse(text: str, name: str) -> Any:

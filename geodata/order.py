@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -235,11 +236,14 @@ class StreamState:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> StreamState:
         """Return the state that `to_json` wrote; OrderMismatch if it contradicts itself."""
+        if not isinstance(data, Mapping):
+            raise OrderMismatch("the state is damaged: it is no mapping")
         if data.get("state_version") != STATE_VERSION:
             raise OrderMismatch(f"state_version {data.get('state_version')} cannot be read")
         try:
             spec = OrderSpec(**data["order"])
-            state = cls(spec, int(data["epoch"]), int(data["slot"]), str(data["excluded"]))
+            epoch, slot = operator.index(data["epoch"]), operator.index(data["slot"])
+            state = cls(spec, epoch, slot, str(data["excluded"]))
         except (KeyError, TypeError, ValueError) as error:
             raise OrderMismatch(f"the state is damaged: {error}") from error
         if spec.digest != data.get("order_digest") or state.epoch < 0 or state.slot < 0:

@@ -124,6 +124,23 @@ def test_schema_version_and_completion(workspace):
     assert "_GEODATA_COMPLETE" in run("completion", "zsh", cwd=workspace).stdout
 
 
+@pytest.mark.parametrize("arguments", [["convert"], ["convert", "a", "b", "--format", "x"], ["x"]])
+def test_usage_errors_are_json_too(workspace, arguments):
+    done = run(*arguments, "--json", cwd=workspace, code=2)
+    assert json.loads(done.stdout)["error"] == "Usage"
+
+
+def test_init_denies_by_default(workspace):
+    (workspace / "geodata.yaml").unlink()
+    run("init", "posts.jsonl", cwd=workspace)
+    run("convert", "posts.jsonl", "data/raw", cwd=workspace)
+    report = json.loads(run("shard", "data/raw", "--json", cwd=workspace).stdout)
+    assert sum(region["personal"] for region in report["regions"].values()) == 300
+    (workspace / "bare.jsonl").write_text('{"x": 1}\n')
+    run("init", "bare.jsonl", "--out", "bare.yaml", cwd=workspace)
+    run("config", "check", "--config", "bare.yaml", cwd=workspace)
+
+
 def test_an_interrupt_says_how_to_go_on(workspace):
     make_posts(workspace / "posts.jsonl", count=60_000)
     child = subprocess.Popen(

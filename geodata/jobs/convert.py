@@ -6,32 +6,26 @@ whole shards. A record is written, or rejected with its reason: nothing is lost 
 
 from __future__ import annotations
 
-import base64
 import datetime as dt
-import json
 import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import geodata
 from geodata import schema as schemas
 from geodata.catalog import Catalog, make_access
-from geodata.durable import write_bytes
 from geodata.errors import ConfigError, GeodataError, TooManyBadRecords
 from geodata.executors import Executor, get_executor
-from geodata.formats import FORMATS, get_format
+from geodata.formats import FORMATS
 from geodata.jobs.base import SCHEMA_VERSION, JobFolder, Progress, Silent, digest_of
 from geodata.manifest import Index, Shard
-from geodata.partition import ShardCutter
-from geodata.sources.base import Piece, Reject, Scan, Source, first_rows, open_source
-from geodata.stores import open_store
-from geodata.tags import STAGING, UNCLASSIFIED
-
-OnError = Literal["fail", "skip", "quarantine"]
+from geodata.partition.staging import OnError, Staging, StagingTask, write_staging
+from geodata.sources.base import Piece, Scan, Source, first_rows, open_source
+from geodata.tags import STAGING
 
 PIECE_BYTES = 8 << 20
 SHARD_BYTES = 64 << 20
@@ -68,29 +62,6 @@ class ConvertReport:
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain JSON."""
         return {"schema_version": SCHEMA_VERSION, **asdict(self)}
-
-
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """The pieces that one task makes shards of, each with the rows of its file before it."""
-
-    number: int
-    pieces: tuple[tuple[Piece, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Shared:
-    """What all write tasks share."""
-
-    source: Source
-    schema: dict[str, Any]
-    labels: dict[str, list[str]]
-    form: str
-    shard_bytes: int
-    on_error: OnError
-    dest: str
-    work: str
-    quarantine: str
 
 
 def convert(
@@ -263,16 +234,16 @@ class _Run:
             "labels": {column: sorted(seen, key=str.encode) for column, seen in names.items()},
         }
 
-    def _tasks(self, plan: dict[str, Any]) -> list[_Task]:
+    def _tasks(self, plan: dict[str, Any]) -> list[StagingTask]:
         pieces = [Piece(**piece) for piece in plan["pieces"]]
         groups = _groups(pieces, self.options["shard_size"])
         return [
-            _Task(number, tuple((pieces[i], plan["first_rows"][i]) for i in group))
+            StagingTask(number, tuple((pieces[i], plan["first_rows"][i]) for i in group))
             for number, group in enumerate(groups)
         ]
 
-    def _shared(self, plan: dict[str, Any]) -> _Shared:
-        return _Shared(
+    def _shared(self, plan: dict[str, Any]) -> Staging:
+        return Staging(
             source=self.source,
             schema=plan["schema"],
             labels=plan["labels"],
@@ -300,7 +271,13 @@ class _Run:
 
         self.progress.start("convert", plan["rows"], "records")
         results = self.folder.run(
-            "task", self.digest, executor, _write_task, self._tasks(plan), self._shared(plan), done
+            "task",
+            self.digest,
+            executor,
+            write_staging,
+            self._tasks(plan),
+            self._shared(plan),
+            done,
         )
         self.progress.finish()
         return results
@@ -362,65 +339,3 @@ def _groups(pieces: Sequence[Piece], target: int) -> list[list[int]]:
         groups[-1].append(number)
         room -= piece.nbytes
     return groups
-
-
-def _write_task(shared: _Shared, task: _Task) -> dict[str, Any]:
-    """Write a task's shards into the staging store and return what was done."""
-    rejects: list[Reject] = []
-
-    def reject(bad: Reject) -> None:
-        if shared.on_error == "fail":
-            raise TooManyBadRecords(
-                bad.reason,
-                file=bad.file,
-                row=bad.row,
-                hint="Mend it, or use --on-error skip or quarantine",
-            )
-        rejects.append(
-            bad if shared.on_error == "quarantine" else Reject(bad.file, bad.row, bad.reason)
-        )
-
-    schema = schemas.from_json(shared.schema)
-    cutter = ShardCutter(
-        get_format(shared.form),
-        schema,
-        shard_bytes=shared.shard_bytes,
-        tag=UNCLASSIFIED,
-        summary={"source": shared.source.source_id},
-        work=Path(shared.work),
-        name=f"task-{task.number:06}",
-    )
-    records = 0
-    for piece, first_row in task.pieces:
-        for batch in shared.source.read(piece, first_row, schema, shared.labels, reject):
-            records += batch.num_rows
-            cutter.write(batch)
-    access = make_access(Path(shared.dest) / "audit", STAGING, "convert")
-    store = open_store(shared.dest, region=STAGING, access=access)
-    shards = [sealed.deliver(store).to_line() for sealed in cutter.close()]
-    if rejects and shared.on_error == "quarantine":
-        _write_quarantine(Path(shared.quarantine) / f"task-{task.number:06}.jsonl", rejects)
-    reasons = Counter(bad.reason for bad in rejects)
-    return {
-        "records": records,
-        "rejected": len(rejects),
-        "reasons": dict(reasons),
-        "shards": shards,
-    }
-
-
-def _write_quarantine(path: Path, rejects: Sequence[Reject]) -> None:
-    """Write rejected records with their reason and original bytes (base64), one a line."""
-    lines = [
-        json.dumps(
-            {
-                "format_version": 1,
-                "file": bad.file,
-                "row": bad.row,
-                "reason": bad.reason,
-                "raw": base64.b64encode(bad.raw).decode(),
-            }
-        )
-        for bad in rejects
-    ]
-    write_bytes(path, ("\n".join(lines) + "\n").encode("utf-8", "backslashreplace"))

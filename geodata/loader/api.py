@@ -82,7 +82,7 @@ class Loader:
         self._catalog.access.gate.note("standing", here=config.here, region=self.region)
         self._filter, self._filters = RowFilter.of(section, split), filters
         self._cache = _cache(config.regions[self.region], config)
-        self._epoch, self._slot = 0, 0
+        self._epoch, self._slot, self._iteration = 0, 0, 0
         self._open(Version.parse(section.version) if section.version else None)
 
     def _open(self, version: Version | None) -> None:
@@ -173,7 +173,11 @@ class Loader:
             self._epoch, self._slot = self._epoch + 1, 0
             self._stream.see(None)
         steps = self._steps()
+        self._iteration += 1
+        current = self._iteration
         for batch in self._data_loader(steps, steps.starts(self._slot)):
+            if self._iteration != current:
+                raise RuntimeError("a newer iteration of this loader has begun")
             if isinstance(batch, GeodataError):
                 raise batch
             self.skipped += int(batch.pop(SKIPPED, 0))
@@ -213,6 +217,7 @@ class Loader:
         self._stream.keep_to(saved.excluded, excluded)
         check_same(saved.spec, self._stream.spec)
         self._epoch, self._slot = saved.epoch, saved.slot
+        self._iteration += 1
         self._dataset = None
 
     def lineage(self) -> dict[str, Any]:

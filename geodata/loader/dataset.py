@@ -76,12 +76,30 @@ def choose_columns(
         raise ConfigError(
             f"the dataset has no column '{missing[0]}'", hint=f"It has {', '.join(schema.names)}"
         )
+    for part, kinds in ((text, "text"), (image, "an image")):
+        if part is not None and not _holds(schema.field(part.column).type, kinds):
+            kind = schema.field(part.column).type
+            raise ConfigError(f"column '{part.column}' is {kind}, not {kinds}")
     fields = [f for f in schema if wanted is None or f.name in wanted]
     if text is None and image is None:
         named = {media_of(field): field.name for field in reversed(fields)}
         text = TextSection(column=named["text"]) if "text" in named else None
         image = ImageSection(column=named["image"]) if "image" in named else None
-    return text, image, _numeric(fields, wanted is not None)
+    numbers = _numeric(fields, wanted is not None)
+    used = {part.column for part in (text, image) if part is not None} | set(numbers)
+    lost = [name for name in wanted or () if name not in used]
+    if lost:
+        raise ConfigError(
+            f"column '{lost[0]}' is {schema.field(lost[0]).type}, which is no tensor",
+            hint="loader.columns names numbers, the text and the image",
+        )
+    return text, image, numbers
+
+
+def _holds(kind: pa.DataType, what: str) -> bool:
+    if what == "text":
+        return bool(types.is_string(kind) or types.is_large_string(kind))
+    return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
 
 def _numeric(fields: Sequence[pa.Field], chosen: bool) -> list[str]:
@@ -145,7 +163,8 @@ class StepDataset(Dataset[Batch | GeodataError]):
         weight = np.zeros(len(row), np.float32)
         weight[real] = rows.column(KEY).is_valid().to_numpy(zero_copy_only=False)
         batch: Batch = {}
-        self._decode(batch, rows, real, weight, sample)
+        origin = [(ids[s], int(r)) for s, r in zip(shard[real], row[real], strict=True)]
+        self._decode(batch, rows, real, weight, sample, origin)
         sample[weight == 0] = -1
         batch["weight"] = torch.from_numpy(weight)
         batch["sample"] = torch.from_numpy(sample)
@@ -164,8 +183,9 @@ class StepDataset(Dataset[Batch | GeodataError]):
         real: Bools,
         weight: npt.NDArray[np.float32],
         sample: Int64s,
+        origin: Sequence[tuple[str, int]],
     ) -> None:
-        """Fill the batch from the real rows; the other rows are padding."""
+        """Fill the batch from the real rows, which come from `origin`; the others are padding."""
         place = np.flatnonzero(real)
         columns = self.columns
         if columns.text is not None and columns.tokenizer is not None:
@@ -179,7 +199,7 @@ class StepDataset(Dataset[Batch | GeodataError]):
                 texts, columns.tokenizer, columns.text, starts
             )
         if columns.decoder is not None:
-            batch["image"] = self._images(columns.decoder, rows, place, weight)
+            batch["image"] = self._images(columns.decoder, rows, place, weight, origin)
             batch[SKIPPED] = torch.tensor(int(rows.column(KEY).is_valid().sum().as_py() or 0))
             batch[SKIPPED] -= int((weight > 0).sum())
         for name in columns.numbers:
@@ -192,15 +212,18 @@ class StepDataset(Dataset[Batch | GeodataError]):
         rows: pa.RecordBatch,
         place: Int64s,
         weight: npt.NDArray[np.float32],
+        origin: Sequence[tuple[str, int]],
     ) -> torch.Tensor:
         section = decoder.section
 
-        def bad(row: int, error: CorruptShard) -> None:
+        def bad(row: int, reason: str) -> None:
             if not self.skip_bad:
-                raise error
+                shard, number = origin[row]
+                raise CorruptShard(reason, shard=shard, row=number)
             weight[place[row]] = 0
 
-        decoded = decoder(rows.column(section.column), rows.column(KEY).to_pylist(), bad)
+        there = rows.column(KEY).is_valid().to_pylist()
+        decoded = decoder(rows.column(section.column), there, bad)
         images = torch.zeros((len(weight), 3, section.size, section.size), dtype=torch.uint8)
         images[torch.from_numpy(place)] = decoded
         return images

@@ -15,7 +15,7 @@ import pyarrow as pa
 import torch
 
 from geodata.config import ImageSection, TextSection
-from geodata.errors import ConfigError, CorruptShard, MissingExtra
+from geodata.errors import ConfigError, MissingExtra
 from geodata.order import hash64, splitmix64
 
 Int64s = npt.NDArray[np.int64]
@@ -126,30 +126,30 @@ class ImageDecoder:
         self._pid = 0
 
     def __call__(
-        self, column: pa.Array, keys: Sequence[str | None], bad: Callable[[int, CorruptShard], None]
+        self, column: pa.Array, there: Sequence[bool], bad: Callable[[int, str], None]
     ) -> torch.Tensor:
-        """Decode a column; a row that cannot be decoded is black and told to `bad`."""
+        """Decode a column; a row that is `there` but cannot be decoded is told to `bad`."""
         if self._threads is None or self._pid != os.getpid():
             self._threads = ThreadPoolExecutor(min(os.cpu_count() or 1, 8))
             self._pid = os.getpid()
         out = np.zeros((len(column), self.section.size, self.section.size, 3), np.uint8)
         buffers = [value.as_buffer() if value.is_valid else None for value in column]
 
-        def one(row: int) -> CorruptShard | None:
+        def one(row: int) -> str | None:
             data = buffers[row]
             if data is None:
-                return CorruptShard("a record has no image", key=keys[row]) if keys[row] else None
+                return "a record has no image" if there[row] else None
             try:
                 out[row] = decode_image(data, self.section.size)
             except MissingExtra:
                 raise
             except Exception as error:
-                return CorruptShard(f"an image cannot be decoded: {error}", key=keys[row])
+                return f"an image cannot be decoded: {error}"
             return None
 
-        for row, error in enumerate(self._threads.map(one, range(len(column)))):
-            if error is not None:
-                bad(row, error)
+        for row, reason in enumerate(self._threads.map(one, range(len(column)))):
+            if reason is not None:
+                bad(row, reason)
         return torch.from_numpy(out).permute(0, 3, 1, 2)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -435,3 +435,69 @@ def test_too_many_small_tags_are_refused(workspace):
     _check_classes({str(n): {"nbytes": 10} for n in range(64)}, 1 << 20)
     with pytest.raises(ConfigError, match="65 tag classes would shatter"):
         _check_classes({str(n): {"nbytes": 10} for n in range(65)}, 1 << 20)
+
+
+def test_two_records_of_one_key_are_refused(workspace):
+    import pyarrow as pa
+
+    rows = {"__key__": ["a", "b"], "country": ["DE", "FR"]}
+    (workspace / "twice").mkdir()
+    for name in ("x", "y"):
+        pq.write_table(pa.table(rows), workspace / f"twice/{name}.parquet")
+    config = (workspace / "geodata.yaml").read_text().replace("  subject: author_email\n", "")
+    config = config.replace("field: author_email, present: true", "field: country, present: false")
+    (workspace / "geodata.yaml").write_text(config)
+    geodata.convert(workspace / "twice", workspace / "data/raw", workers=1)
+    with pytest.raises(SchemaError, match="two records have one key"):
+        shard(workspace)
+
+
+def test_a_destination_in_its_source_or_of_another_source_is_refused(workspace):
+    (workspace / "texts").mkdir()
+    (workspace / "texts/a.txt").write_text("a")
+    with pytest.raises(ConfigError, match="destination lies in the source"):
+        geodata.convert(workspace / "texts", workspace / "texts/out")
+    convert(workspace)
+    with pytest.raises(ConfigError, match=r"v000001 there was made of .*posts\.jsonl.*--replace"):
+        geodata.convert(workspace / "texts", workspace / "data/raw", workers=1)
+    done = geodata.convert(workspace / "texts", workspace / "data/raw", workers=1, replace=True)
+    assert done.version == "v000002"
+
+
+def test_tables_without_headers_are_refused(workspace):
+    (workspace / "tables").mkdir()
+    (workspace / "tables/a.tsv").write_text("DE\thello\nUS\tworld\n")
+    (workspace / "tables/b.tsv").write_text("FR\tbonjour\nIT\tciao\n")
+    with pytest.raises(SchemaError, match=r"no column of this file.*name its columns"):
+        geodata.convert(workspace / "tables", workspace / "out", workers=1)
+
+
+def test_the_bound_on_errors_holds_for_what_is_committed(workspace):
+    (workspace / "posts.jsonl").write_text(BAD)
+    convert(workspace, on_error="skip")
+    with pytest.raises(TooManyBadRecords, match="more than 0"):
+        convert(workspace, on_error="skip", max_errors=0)
+    assert convert(workspace, on_error="skip", max_errors=1).unchanged
+
+
+def test_every_type_can_be_looked_at(workspace):
+    import datetime as dt
+
+    import pyarrow as pa
+
+    table = pa.table(
+        {
+            "ns": pa.array([1, None], pa.timestamp("ns")),
+            "far": pa.array([10**15, 0], pa.timestamp("s", "UTC")),
+            "took": pa.array([5, 6], pa.duration("ns")),
+            "at": pa.array([7, 8], pa.time64("ns")),
+            "day": pa.array([2**31 - 1, 0], pa.int32()).view(pa.date32()),
+            "when": [dt.date(2026, 1, 1), None],
+            "odd": [float("nan"), -0.0],
+        }
+    )
+    pq.write_table(table, workspace / "x.parquet")
+    for form in ("parquet", "webdataset"):
+        geodata.convert(workspace / "x.parquet", workspace / form, format=form, workers=1)
+        shown = geodata.inspect(str(workspace / form), head=2)
+        assert len(json.loads(json.dumps(shown.to_json(), allow_nan=False))["head"]) == 2

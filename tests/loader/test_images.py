@@ -88,7 +88,7 @@ def test_a_bad_image_fails_or_gives_an_empty_slot(pictures):
     data[60:64] = b"\0\0\0\0"  # inside the compressed pixels
     victim.write_bytes(data)
     path = sharded(pictures)
-    with pytest.raises(CorruptShard, match=r"cannot be decoded.*raw/red/0\.png"):
+    with pytest.raises(CorruptShard, match=r"cannot be decoded.*shard \w+, row \d+"):
         list(build_loader(path))
     batches = list(build_loader(load_config(path, ["loader.on_error=skip"])))
     assert sum(int(batch["weight"].sum()) for batch in batches) == 26

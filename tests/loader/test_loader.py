@@ -580,3 +580,84 @@ def test_unsigned_numbers_and_absent_labels(tmp_path, monkeypatch):
     for name in numbers:
         assert sorted(int(n) for n in batch[name].tolist()) == [0, 0, 1, 3]
     assert batch["flag"].sum() == 1
+
+
+class Hasty:
+    """A cache whose entries are evicted before anyone can open them."""
+
+    def __init__(self, cache):
+        self._cache = cache
+
+    def __getattr__(self, name):
+        return getattr(self._cache, name)
+
+    def get(self, sha256, nbytes, fill):
+        path = self._cache.get(sha256, nbytes, fill)
+        path.unlink()
+        return path
+
+
+def test_eviction_before_the_open_costs_time_only(posts_dataset, tmp_path):
+    path = copy_of(posts_dataset, tmp_path)
+    expected = epoch_ids(build(path))
+    loader = build(path)
+    loader._stream._cache = Hasty(loader._cache)
+    assert epoch_ids(loader) == expected
+
+
+@pytest.mark.parametrize("form", ["parquet", "webdataset"])
+def test_a_damaged_cache_entry_is_fetched_anew(posts_dataset, tmp_path, form):
+    path = copy_of(posts_dataset, tmp_path)
+    config = load_config(path)
+    raw = str(path.parent / "data/raw")
+    geodata.shard(raw, config=config, format=form, workers=1, shard_size=5_000)
+    expected = epoch_ids(build(path))
+    entries = [p for p in (path.parent / "cache/eu-central/objects").rglob("*") if p.is_file()]
+    for entry in entries:
+        entry.write_bytes(b"\0" * entry.stat().st_size)
+    assert epoch_ids(build(path)) == expected
+
+
+def test_a_cache_that_may_only_be_read_is_passed_by(posts_dataset, tmp_path, monkeypatch):
+    path = copy_of(posts_dataset, tmp_path)
+    expected = epoch_ids(build(path))
+    shutil.rmtree(path.parent / "cache")
+    loader = build(path)
+    import os
+
+    real = os.open
+
+    def refuse(name, *args, **kwargs):
+        if "locks" in str(name):
+            raise PermissionError(13, "Permission denied")
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr("geodata.cache.nvme.os.open", refuse)
+    assert epoch_ids(loader) == expected
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("loader.columns=[country, likes]", "'country' is string, which is no tensor"),
+        ("loader.columns=[lykes]", "no column 'lykes'"),
+        ("loader.text={column: likes}", "'likes' is int64, not text"),
+        ("loader.image={column: text}", "'text' is string, not an image"),
+    ],
+)
+def test_columns_that_cannot_be_served_are_refused(posts_dataset, override, told):
+    with pytest.raises(ConfigError, match=told):
+        build(posts_dataset, override)
+
+
+def test_a_second_iteration_ends_the_first(posts_dataset):
+    loader = build(posts_dataset)
+    first, second = iter(loader), iter(loader)
+    next(first)
+    next(second)
+    with pytest.raises(RuntimeError, match="newer iteration"):
+        next(first)
+    with pytest.raises(OrderMismatch, match="no mapping"):
+        loader.load_state_dict(None)
+    with pytest.raises(OrderMismatch, match="damaged"):
+        loader.load_state_dict({**loader.state_dict(), "slot": 1.5})
