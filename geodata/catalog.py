@@ -11,7 +11,7 @@ from pathlib import Path
 
 from geodata.audit import audit_log
 from geodata.config import GeodataConfig
-from geodata.errors import CommitConflict, ConfigError, ManifestError
+from geodata.errors import CommitConflict, ConfigError, ManifestError, StoreError
 from geodata.manifest import (
     METADATA_DIR,
     Index,
@@ -145,6 +145,8 @@ class Catalog:
         If a concurrent commit of the same plan won, its index is returned; CommitConflict if
         another plan won.
         """
+        if not self._index_store.exclusive:
+            raise StoreError("the store cannot create exclusively, so nothing can be committed")
         _check_distinct([shard.shard_id for found in shards.values() for shard in found])
         regions = {
             region: self._write_list(region, roots.get(region, "."), list(found))

@@ -292,10 +292,10 @@ class GeodataConfig(Section):
         return (self._base / Path(path).expanduser()).absolute()
 
 
-def load_config(path: Path, overrides: Sequence[str] = ()) -> GeodataConfig:
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> GeodataConfig:
     """Read and validate a config file; `overrides` are `section.key=value`, values in YAML."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise ConfigError(
             "no config file", file=str(path), hint="geodata init writes one to start from"
@@ -308,7 +308,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> GeodataConfig:
     for override in overrides:
         _override(data, override)
     config = validate(GeodataConfig, data, where=str(path))
-    config._base = path.absolute().parent
+    config._base = Path(path).absolute().parent
     return config
 
 

@@ -110,6 +110,14 @@ def test_eight_racers_make_one_fetch(tmp_path, method):
     assert counted.value == 1
 
 
+def test_a_filler_that_never_ends_is_passed_by(tmp_path):
+    held = NvmeCache(tmp_path, 1 << 20)
+    with held._locked(f"{int(SHA[:8], 16) % 256:03}"):
+        cache = NvmeCache(tmp_path, 1 << 20, patience=0)
+        assert cache.get(SHA, len(DATA), writer(DATA)) is None
+    assert cache.get(SHA, len(DATA), writer(DATA)).read_bytes() == DATA
+
+
 def die_while_filling(folder):
     def fill(path):
         path.write_bytes(DATA[:100])

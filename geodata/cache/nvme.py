@@ -16,6 +16,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,15 +25,22 @@ from geodata.durable import point, storing
 from geodata.errors import ConfigError, CorruptShard
 
 LOCKS = 256
-UNABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
-"""What keeps an entry out: no room, or a folder that we may only read."""
+UNABLE = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+    *(errno.EROFS, errno.EACCES, errno.EPERM),
+    *(errno.EAGAIN, errno.EWOULDBLOCK),
+)
+"""What keeps an entry out: no room, a folder that we may only read, another that fills for ever."""
+
+PATIENCE = 600.0
+"""Seconds to wait for another process that fills the same entry."""
 
 
 class NvmeCache:
     """A folder of at most `size` bytes; the least recently used entries go first."""
 
-    def __init__(self, folder: Path, size: int):
-        self.folder, self.size = folder, size
+    def __init__(self, folder: Path, size: int, patience: float = PATIENCE):
+        self.folder, self.size, self.patience = folder, size, patience
         self.stats = CacheStats()
         with storing(folder):
             for name in ("objects", "filling", "locks"):
@@ -171,11 +179,25 @@ class NvmeCache:
                 path.unlink()
         return freed
 
+    @staticmethod
+    def _take(descriptor: int, seconds: float) -> None:
+        """Take a lock; after `seconds` of waiting, BlockingIOError."""
+        deadline, pause = time.monotonic() + seconds, 0.001
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(pause)
+            pause = min(2 * pause, 0.2)
+
     @contextlib.contextmanager
     def _locked(self, name: str, wait: bool = True) -> Iterator[None]:
         descriptor = os.open(self.folder / "locks" / name, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            self._take(descriptor, self.patience if wait else 0)
             yield
         finally:
             os.close(descriptor)

@@ -38,7 +38,10 @@ def build_loader(
     split: Split | None = None,
     filters: Path | None = None,
 ) -> Loader:
-    """Return the loader of a data-parallel rank in `region` (default: the config's `here`).
+    """Return the loader of a data-parallel rank.
+
+    `region` says where the rank stands (default: the config's `here`); it decides what the rank may
+    read, and is written to the audit log.
 
     `split` chooses the training or the held-out part of `loader.split`; None is all records.
     `filters` is a folder that keeps row filters for the run's resumes.

@@ -30,6 +30,8 @@ class Store(Protocol):
     """Where objects lie. Writes are whole or not at all; reads of a missing key: ObjectNotFound."""
 
     url: str
+    exclusive: bool
+    """Whether `create` is exclusive among concurrent writers; commits need it."""
 
     def read(self, key: str) -> bytes:
         """Return an object's bytes."""
@@ -99,6 +101,7 @@ class GatedStore:
         self.region = region
         self.access = access
         self.url = store.url
+        self.exclusive = store.exclusive
 
     def _inbound(
         self, action: Action, key: str, tag: Tag | None, about: str, records: int | None = None

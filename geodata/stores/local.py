@@ -17,6 +17,8 @@ from geodata.stores.base import ObjectInfo
 class LocalStore:
     """Objects are files below a folder."""
 
+    exclusive = True
+
     def __init__(self, url: str):
         self._root = Path(url.removeprefix("file://"))
         self.url = str(self._root)
