@@ -120,6 +120,7 @@ class EpochOrder:
 
     def __init__(self, shards: Sequence[ShardRows], *, lanes: int, seed: int, epoch: int):
         self.shards = sorted(shards, key=lambda shard: shard.shard_id)
+        self.ids = [shard.shard_id for shard in self.shards]
         self.lanes, self.seed, self.epoch = lanes, seed, epoch
         shard, unit, start, kept, key = _units(self.shards, seed, epoch)
         sequence = np.lexsort((unit, shard, key))
@@ -140,7 +141,7 @@ class EpochOrder:
     def slots(self, lanes: Sequence[int], start: int, stop: int) -> tuple[Int64s, Int64s]:
         """Return (shard, row) of slots [start, stop) of each lane, lane by lane.
 
-        Shard numbers index `self.shards`; both are -1 where a lane has run out.
+        Shard numbers index `self.ids`; both are -1 where a lane has run out.
         """
         lane = np.repeat(np.asarray(lanes, np.int64), stop - start)
         offset = np.tile(np.arange(start, stop, dtype=np.int64), len(lanes))

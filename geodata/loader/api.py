@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import torch
 from torch.utils.data import DataLoader
@@ -155,14 +156,15 @@ class Loader:
     def _steps(self) -> StepDataset:
         """Return the dataset of the current epoch."""
         if self._dataset is None or self._dataset.order.epoch != self._epoch:
+            order = self._stream.order(self._epoch)
             self._dataset = StepDataset(
                 self._stream.reader,
-                self._stream.order(self._epoch),
+                order,
                 self._columns,
                 self._rank_lanes,
                 self._per_lane,
                 self.batch_size,
-                self._stream.denied,
+                np.flatnonzero([name in self._stream.denied for name in order.ids]),
                 self._section.on_error == "skip",
             )
         return self._dataset

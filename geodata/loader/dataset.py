@@ -125,6 +125,8 @@ def _numeric(fields: Sequence[pa.Field], chosen: bool) -> list[str]:
 class StepDataset(Dataset[Batch | GeodataError]):
     """The steps of one epoch for one rank: item s is the step that begins at slot s of each lane.
 
+    `denied` are the numbers of shards that have been denied since the epoch began.
+
     Batches have `slots` = lanes of the rank × slots per lane, padded to `batch_size` rows with
     weight 0, the same on every rank.
     """
@@ -135,7 +137,7 @@ class StepDataset(Dataset[Batch | GeodataError]):
     lanes: Sequence[int]
     per_lane: int
     batch_size: int
-    denied: frozenset[str]
+    denied: Int64s
     skip_bad: bool
 
     def starts(self, slot: int) -> range:
@@ -153,8 +155,8 @@ class StepDataset(Dataset[Batch | GeodataError]):
         shard, row = self.order.slots(self.lanes, start, start + self.per_lane)
         shard = np.pad(shard, (0, self.batch_size - len(shard)), constant_values=-1)
         row = np.pad(row, (0, self.batch_size - len(row)), constant_values=-1)
-        ids = [item.shard_id for item in self.order.shards]
-        real = (shard >= 0) & ~np.isin(shard, [ids.index(name) for name in self.denied])
+        ids = self.order.ids
+        real = (shard >= 0) & ~np.isin(shard, self.denied)
         sample = np.full(len(row), -1, np.int64)
         for number in np.unique(shard[real]):
             own = shard == number
