@@ -141,7 +141,8 @@ def test_init_denies_by_default(workspace):
     run("config", "check", "--config", "bare.yaml", cwd=workspace)
 
 
-def test_an_interrupt_says_how_to_go_on(workspace):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
+def test_an_interrupt_says_how_to_go_on(workspace, number, code):
     make_posts(workspace / "posts.jsonl", count=60_000)
     child = subprocess.Popen(
         [sys.executable, "-m", "geodata.cli", "convert", "posts.jsonl", "d", "--workers", "2"],
@@ -153,9 +154,12 @@ def test_an_interrupt_says_how_to_go_on(workspace):
     )
     while not (workspace / "d/.jobs").exists():
         time.sleep(0.01)
-    os.killpg(child.pid, signal.SIGINT)
+    if number == signal.SIGINT:
+        os.killpg(child.pid, number)  # as a terminal does
+    else:
+        os.kill(child.pid, number)
     _out, told = child.communicate(timeout=60)
-    assert child.returncode == 130
+    assert child.returncode == code, told
     assert "run the same command again to go on" in told and "Traceback" not in told
     done = run("convert", "posts.jsonl", "d", "--json", cwd=workspace)
     assert json.loads(done.stdout)["records_out"] == 60_000

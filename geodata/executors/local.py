@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -54,7 +55,8 @@ def _run(
     try:
         while True:
             for number, task in waiting:
-                running[pool.submit(_call, task)] = number
+                with _interrupts_held():  # a worker that starts now never sees them
+                    running[pool.submit(_call, task)] = number
                 if len(running) >= 2 * workers:
                     break
             if not running:
@@ -78,6 +80,16 @@ def _run(
             process.join(10)
 
 
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold back SIGINT; a process started in the body inherits that and keeps it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 _work: tuple[Any, Any] | None = None
 """In a worker: the function, and what its tasks share."""
 
@@ -89,10 +101,9 @@ def _call(task: Any) -> Any:
 
 
 def _begin_worker(function: Any, shared: Any) -> None:
-    """Keep what all tasks share, leave interrupts to the parent, and end with it."""
+    """Keep what all tasks share, and end with the parent."""
     global _work  # noqa: PLW0603
     _work = function, shared
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
