@@ -243,6 +243,10 @@ def inspect(dataset: str, head: int, config_path: Path | None, as_json: bool) ->
     emit(report, as_json, _inspected(report))
 
 
+def _category(tag: dict[str, Any]) -> str:
+    return str(tag["data_category"] if tag["kind"] == "data" else tag["kind"])
+
+
 def _inspected(report: InspectReport) -> str:
     versions = ", ".join(map(short, report.versions))
     lines = [
@@ -261,7 +265,7 @@ def _inspected(report: InspectReport) -> str:
     rows = [
         (
             name,
-            t["tag"].get("data_category", t["tag"]["kind"]),
+            _category(t["tag"]),
             t["tag"].get("legal_basis", ""),
             t["tag"].get("retention_until", ""),
             t["records"],

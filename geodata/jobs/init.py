@@ -58,7 +58,7 @@ def init(source: Path, out: Path, *, kind: str | None = None) -> InitReport:
         columns=names,
         config=str(out),
         next=f"  geodata convert {shlex.quote(str(source))} data/raw\n  geodata shard data/raw",
-        summary=f"{source.name} · {opened.kind} · {len(opened.files):,} files · {listed}",
+        summary=f"{source.name} · {opened.kind} · files: {len(opened.files):,} · {listed}",
     )
 
 
