@@ -1,60 +1,22 @@
-"""The way of the data from raw records to shards: complete, exact, and deaf to kills."""
+"""The way of the data from raw records to shards: complete and exact."""
 
 import base64
 import gc
 import json
-import multiprocessing
 import os
-import shutil
-import signal
 from collections import Counter
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 import webdataset
-from posts import make_posts
+from pipeline import BAD, convert, digests, read_posts, rows_of, shard
 
 import geodata
-from geodata import durable
-from geodata.catalog import Catalog, locate
 from geodata.config import load_config
-from geodata.errors import ConfigError, SchemaError, StoreError, TooManyBadRecords
+from geodata.errors import ConfigError, SchemaError, TooManyBadRecords
 from geodata.manifest import Version
 from geodata.tags import STAGING
-
-
-def digests(root, region=None):
-    """Return what must be equal after any kill: the shards' lines, all of them."""
-    config_path = root / "geodata.yaml"
-    name, config = ("data/raw", None) if region == STAGING else ("posts", load_config(config_path))
-    place = locate(str(root / name) if region == STAGING else name, config)
-    catalog = Catalog.at(place, "test")
-    index = catalog.index()
-    return [s.to_line() for name in index.regions for s in catalog.shards(index, name)]
-
-
-def read_posts(root):
-    text = (root / "posts.jsonl").read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines()]
-
-
-def convert(root, **options):
-    return geodata.convert(
-        root / "posts.jsonl", root / "data/raw", **{"workers": 1, "shard_size": 16_000, **options}
-    )
-
-
-def shard(root, **options):
-    config = load_config(root / "geodata.yaml")
-    options = {"workers": 1, "shard_size": 8_000, **options}
-    return geodata.shard(str(root / "data/raw"), config=config, **options)
-
-
-def rows_of(root, reference="posts"):
-    config = load_config(root / "geodata.yaml")
-    listing = geodata.list_files(reference, config=config)
-    return [row for s in listing.shards for row in pq.read_table(s.file).to_pylist()]
 
 
 @pytest.mark.parametrize("form", ["parquet", "webdataset"])
@@ -163,103 +125,6 @@ def test_a_rerun_does_nothing_and_a_changed_source_makes_a_version(workspace):
     assert len(rows_of(workspace, "posts@v2")) == 301
 
 
-def killed_at(number, function, root):
-    durable.kill_at(number)
-    function(root)
-
-
-def kill_everywhere(root, function, check):
-    """Kill `function` at each of its durable steps, let it go on, and `check` the outcome."""
-    context = multiprocessing.get_context("fork")
-    for number in range(1, 1000):
-        victim = context.Process(target=killed_at, args=(number, function, root))
-        victim.start()
-        victim.join(60)
-        if victim.exitcode == 0:
-            return number - 1
-        assert victim.exitcode == -signal.SIGKILL
-        function(root)
-        check()
-    raise AssertionError("never got through")
-
-
-def test_convert_killed_at_every_point_ends_as_if_undisturbed(workspace):
-    convert(workspace)
-    expected = digests(workspace, STAGING)
-    (workspace / "data/raw").rename(workspace / "data/reference")
-
-    def check():
-        assert digests(workspace, STAGING) == expected
-        assert not (workspace / "data/raw/.jobs").exists() or not list(
-            (workspace / "data/raw/.jobs").iterdir()
-        )
-        for version in (workspace / "data/raw/metadata").glob("v*.json"):
-            assert version.name == "v000001.json"
-        shutil.rmtree(workspace / "data/raw")
-
-    points = kill_everywhere(workspace, convert, check)
-    assert points > 30
-
-
-def test_shard_killed_at_every_point_ends_as_if_undisturbed(workspace):
-    make_posts(workspace / "posts.jsonl", count=40)
-    config = (workspace / "geodata.yaml").read_text().replace("[JP, KR]", "[JP, KR, US, CA]")
-    (workspace / "geodata.yaml").write_text(config.replace("us-east: [US, CA], ", ""))
-    convert(workspace)
-    shard(workspace)
-    expected = digests(workspace)
-
-    def check():
-        assert digests(workspace) == expected
-        assert [v.name for v in (workspace / "data/posts/metadata").glob("v*")] == ["v000001.json"]
-        shutil.rmtree(workspace / "data/posts")
-
-    check()
-    points = kill_everywhere(workspace, shard, check)
-    assert points > 50
-
-
-def test_a_source_that_changed_since_the_plan_is_refused(workspace):
-    context = multiprocessing.get_context("fork")
-    victim = context.Process(target=killed_at, args=(25, convert, workspace))
-    victim.start()
-    victim.join(60)
-    assert victim.exitcode == -signal.SIGKILL
-    with (workspace / "posts.jsonl").open("a") as file:
-        file.write('{"text": "one more"}\n')
-    with pytest.raises(ConfigError, match=r"changed since.*posts\.jsonl.*--restart"):
-        convert(workspace)
-    assert convert(workspace, restart=True).records_out == 301
-
-
-def hold(root, barrier):
-    from geodata.jobs.base import JobFolder
-
-    folder = next((root / "data/raw/.jobs").iterdir())
-    with JobFolder(root / "data/raw", folder.name).held():
-        barrier.wait(60)
-        barrier.wait(60)
-
-
-def test_the_same_job_twice_at_once_is_refused(workspace):
-    context = multiprocessing.get_context("fork")
-    victim = context.Process(target=killed_at, args=(25, convert, workspace))
-    victim.start()
-    victim.join(60)
-    barrier = context.Barrier(2)
-    other = context.Process(target=hold, args=(workspace, barrier))
-    other.start()
-    barrier.wait(60)
-    with pytest.raises(StoreError, match="running in another process"):
-        convert(workspace)
-    barrier.wait(60)
-    other.join(60)
-    assert convert(workspace).records_out == 300
-
-
-BAD = '{"text": "ok", "country": "DE"}\n{"text": broken}\n{"text": "ok too", "country": "FR"}\n'
-
-
 def test_bad_records_fail_are_skipped_or_set_aside(workspace):
     (workspace / "posts.jsonl").write_text(BAD)
     with pytest.raises(TooManyBadRecords) as caught:
@@ -285,18 +150,6 @@ def test_a_type_conflict_names_both_types_file_and_row(workspace):
         convert(workspace)
     text = str(caught.value)
     assert all(part in text for part in ("int", "string", "posts.jsonl", "2", "3"))
-
-
-def test_a_full_disk_is_one_clear_error_and_leaves_no_version(workspace, monkeypatch):
-    def full(path):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(durable, "sync", full)
-    with pytest.raises(StoreError, match="No space left on device.*make room"):
-        convert(workspace)
-    monkeypatch.undo()
-    monkeypatch.chdir(workspace)
-    assert convert(workspace).records_out == 300
 
 
 def test_an_unmapped_region_needs_the_users_word(workspace):
@@ -383,38 +236,6 @@ def test_cuts_are_even_and_one_large_record_stands_alone():
     assert len(cut_bins(even, 10_000)) == 10
     assert len(cut_bins({**even, 500: 30_000}, 10_000)) == 11
     assert cut_bins({7: 5}, 1) == [1 << BINS_LOG2]
-
-
-def test_results_of_another_plan_do_not_count(workspace):
-    context = multiprocessing.get_context("fork")
-    for number in range(40, 60):
-        victim = context.Process(target=killed_at, args=(number, convert, workspace))
-        victim.start()
-        victim.join(60)
-        assert victim.exitcode == -signal.SIGKILL
-        (folder,) = (workspace / "data/raw/.jobs").iterdir()
-        if list(folder.glob("task-*.json")):
-            break
-        shutil.rmtree(workspace / "data/raw")
-    (folder / "plan.json").unlink()  # as a kill inside a restart may leave it
-    make_posts(workspace / "posts.jsonl", count=300, seed=9)
-    done = convert(workspace)
-    assert done.records_out == 300
-    shard(workspace)
-    expected = {post["text"] for post in read_posts(workspace)}
-    assert {row["text"] for row in rows_of(workspace)} == expected
-
-
-def test_a_mended_source_starts_over_by_itself_and_a_higher_bound_goes_on(workspace):
-    text = (workspace / "posts.jsonl").read_text(encoding="utf-8")
-    (workspace / "posts.jsonl").write_text(text + "{broken\n{broken too\n", encoding="utf-8")
-    with pytest.raises(TooManyBadRecords):
-        convert(workspace)
-    with pytest.raises(TooManyBadRecords, match="more than 1 records"):
-        convert(workspace, on_error="skip", max_errors=1)
-    assert convert(workspace, on_error="skip", max_errors=2).rejected == 2
-    (workspace / "posts.jsonl").write_text(text, encoding="utf-8")
-    assert convert(workspace).records_out == 300
 
 
 def test_verify_checks_the_index_too(workspace):
