@@ -47,24 +47,38 @@ def test_an_epoch_holds_each_permitted_record_once(posts_dataset):
         assert set(free) <= mine and free
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.fixture(scope="module")
+def both_datasets(posts_dataset, tmp_path_factory):
+    """The dataset as it was committed, and after an erasure of two records."""
+    erased = copy_of(posts_dataset, tmp_path_factory.mktemp("erased"))
+    rewrite(erased, lambda batch: tombstone(tombstone(batch, 2), 5))
+    return [posts_dataset, erased]
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
+    erased=st.booleans(),
     lanes=st.sampled_from([1, 2, 3, 4, 6, 12]),
+    batch=st.sampled_from([12, 24, 36]),
     split=st.sampled_from([None, "train", "heldout"]),
     data=st.data(),
 )
-def test_any_layout_any_stops_give_the_same_global_steps(posts_dataset, lanes, split, data):
-    overrides = [f"loader.lanes={lanes}"]
-    whole = build(posts_dataset, *overrides, split=split)
+def test_any_layout_any_stops_give_the_same_global_steps(
+    both_datasets, erased, lanes, batch, split, data
+):
+    dataset = both_datasets[erased]
+    overrides = [f"loader.lanes={lanes}", f"loader.global_batch={batch}"]
+    whole = build(dataset, *overrides, split=split)
     expected = epoch_ids(whole) + epoch_ids(whole)
     worlds = [w for w in (1, 2, 3, 5, 7, lanes) if w <= lanes]
     states, step = None, 0
     while step < len(expected):
         world = data.draw(st.sampled_from(worlds))
-        run = data.draw(st.integers(1, len(expected)))
+        run = data.draw(st.integers(1 + len(expected) // 6, len(expected)))
+        workers = data.draw(st.sampled_from([0, 2])) if world == 1 else 0
+        layout = [*overrides, f"loader.workers={workers}"]
         loaders = [
-            build(posts_dataset, *overrides, split=split, dp_rank=r, dp_size=world)
-            for r in range(world)
+            build(dataset, *layout, split=split, dp_rank=r, dp_size=world) for r in range(world)
         ]
         for loader in loaders:
             if states is not None:
