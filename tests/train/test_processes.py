@@ -13,7 +13,7 @@ import pytest
 from train import durable
 
 HELD_OUT = ("loader.split={heldout: 0.2}", "train.eval.every=10")
-LONG = (*HELD_OUT, "train.steps=60")
+LONG = (*HELD_OUT, "train.steps=300")
 
 
 def wait_for_step(project, step: int, run: str = "posts") -> None:
@@ -56,7 +56,7 @@ def test_a_stopped_run_goes_on_with_another_number_of_processes(project):
     reached = project.metrics(kind="train")[-1]["step"]
     assert f"checkpoint {reached} written; continue with the same command" in told
     assert project.checkpoints() == [f"step-{reached:08}"]
-    assert reached < 60
+    assert reached < 300
 
     run = project.start(*LONG, "--nproc", "2", "--json")
     wait_for_step(project, reached + 5)
@@ -103,7 +103,7 @@ def test_workers_save_when_their_launcher_is_gone(project):
                 break
         time.sleep(0.1)
     reached = project.metrics(kind="train")[-1]["step"]
-    assert 5 <= reached < 60
+    assert 5 <= reached < 300
     assert project.checkpoints() == [f"step-{reached:08}"]
 
 
