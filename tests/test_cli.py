@@ -163,3 +163,33 @@ def test_an_interrupt_says_how_to_go_on(workspace, number, code):
     assert "run the same command again to go on" in told and "Traceback" not in told
     done = run("convert", "posts.jsonl", "d", "--json", cwd=workspace)
     assert json.loads(done.stdout)["records_out"] == 60_000
+
+
+DROPPED = """
+import os, signal, time
+from geodata.cli import cli, main
+
+class Last:
+    def __del__(self):
+        os.kill(os.getpid(), signal.{name})
+        time.sleep(0.2)
+
+@cli.command("wait")
+def wait():
+    Last()
+    for _ in range(600):
+        time.sleep(0.1)
+
+main()
+"""
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 75)])
+def test_a_signal_inside_a_destructor_still_stops(tmp_path, name, code):
+    script = tmp_path / "dropped.py"
+    script.write_text(DROPPED.format(name=name))
+    done = subprocess.run(
+        [sys.executable, script, "wait"], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == code, done.stderr
+    assert "run the same command again to go on" in done.stderr and "Traceback" not in done.stderr

@@ -30,6 +30,20 @@ def _stop(_number: int, _frame: FrameType | None) -> None:
     raise _Stopped
 
 
+def _raise_again(dropped: sys.UnraisableHookArgs) -> None:
+    """Raise once more, a moment later, an interrupt that fell into a destructor and was dropped."""
+    kind = dropped.exc_type
+    if not issubclass(kind, (_Stopped, KeyboardInterrupt)):
+        sys.__unraisablehook__(dropped)
+        return
+
+    def raise_it(_number: int, _frame: FrameType | None) -> None:
+        raise kind
+
+    signal.signal(signal.SIGALRM, raise_it)
+    signal.setitimer(signal.ITIMER_REAL, 0.01)
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="geodata")
 @click.option("-v", "--verbose", count=True, help="Say more; twice for everything.")
@@ -72,6 +86,7 @@ def main() -> None:
     """Run the command line and exit with its code."""
     _install_fault()
     signal.signal(signal.SIGTERM, _stop)
+    sys.unraisablehook = _raise_again
     as_json = "--json" in sys.argv
     try:
         code = cli.main(prog_name="geodata", standalone_mode=False) or 0
