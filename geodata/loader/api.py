@@ -16,13 +16,21 @@ from torch.utils.data import DataLoader
 from geodata import schema as schemas
 from geodata.cache import NvmeCache
 from geodata.catalog import Catalog, locate, make_access
-from geodata.config import GeodataConfig, LoaderSection, RegionSection, TextSection, load_config
+from geodata.config import (
+    GeodataConfig,
+    ImageSection,
+    LoaderSection,
+    RegionSection,
+    TextSection,
+    load_config,
+)
 from geodata.errors import ConfigError, GeodataError
 from geodata.formats import unit_bytes_for
 from geodata.loader.dataset import SKIPPED, Batch, Columns, StepDataset, choose_columns
-from geodata.loader.decode import ImageDecoder, make_tokenizer
 from geodata.loader.filters import RowFilter, Split
+from geodata.loader.images import ImageDecoder
 from geodata.loader.stream import Stream
+from geodata.loader.text import make_tokenizer
 from geodata.manifest import Version
 from geodata.order import StreamState, check_same, default_lanes, excluded_digest, rank_lanes
 from geodata.tags import derived
@@ -56,7 +64,8 @@ class Loader:
 
     Every rank takes the same number of steps. A batch is a dict of tensors: `weight` [B] (0 marks
     padding and erased records), `sample` [B] (a stable id, -1 where the weight is 0), and by
-    column `tokens` and `labels` [B, T], `image` [B, 3, S, S] uint8, numbers [B].
+    column `tokens` and `labels` [B, T] (with `loader.text.masked` also `attention_mask`), `image`
+    [B, 3, S, S] uint8, numbers [B]; a label or a number is -100 or 0 where there is none.
     """
 
     def __init__(
@@ -84,6 +93,7 @@ class Loader:
         """Bad records left out so far (`loader.on_error: skip`)."""
         self._catalog = Catalog(place.root, make_access(place.audit, self.region, PURPOSE))
         self._catalog.access.gate.note("standing", here=config.here, region=self.region)
+        self._split = split
         self._filter, self._filters = RowFilter.of(section, split), filters
         self._cache = _cache(config.regions[self.region], config)
         self._epoch, self._slot, self._iteration = 0, 0, 0
@@ -95,7 +105,8 @@ class Loader:
         self._index = self._catalog.index(version)
         schema = schemas.from_json(self._index.schema_)
         _check_memory(section, schema, len(self._rank_lanes))
-        self._columns = _columns(section, schema, self._config)
+        augmented = self._split != "heldout"
+        self._columns = _columns(section, schema, self._config, augmented)
         self._stream = Stream(
             self._catalog,
             self._index,
@@ -121,7 +132,27 @@ class Loader:
     @property
     def vocab_size(self) -> int:
         """Return how many token ids there are; 0 without a text column."""
-        return self._columns.tokenizer.vocab_size if self._columns.tokenizer else 0
+        tokenizer = self._columns.tokenizer
+        if tokenizer is None:
+            return 0
+        return max(tokenizer.vocab_size, self.mask_id + 1)
+
+    @property
+    def mask_id(self) -> int:
+        """Return the token that stands for hidden ones; -1 where the text is not masked."""
+        masked = self._columns.text is not None and self._columns.text.masked > 0
+        return self._columns.tokenizer.mask_id if masked and self._columns.tokenizer else -1
+
+    @property
+    def image(self) -> ImageSection | None:
+        """Return how images become tensors; None without an image column."""
+        return self._columns.decoder.section if self._columns.decoder else None
+
+    @property
+    def labels(self) -> dict[str, list[str]]:
+        """Return the names of the classes by label column; a label is an index into them."""
+        numbers = self._columns.numbers
+        return {name: list(of) for name, of in self._index.labels.items() if name in numbers}
 
     @property
     def eos_id(self) -> int:
@@ -254,10 +285,13 @@ def _outlive_signals(_worker: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def _columns(section: LoaderSection, schema: pa.Schema, config: GeodataConfig) -> Columns:
+def _columns(
+    section: LoaderSection, schema: pa.Schema, config: GeodataConfig, augmented: bool
+) -> Columns:
     text, image, numbers = choose_columns(schema, section.columns, section.text, section.image)
     tokenizer = make_tokenizer(text, config.resolve) if text else None
-    columns = Columns(text, tokenizer, ImageDecoder(image) if image else None, numbers)
+    decoder = ImageDecoder(image, augmented) if image else None
+    columns = Columns(text, tokenizer, decoder, numbers)
     columns.schema = pa.schema([schema.field(name) for name in columns.names])
     return columns
 

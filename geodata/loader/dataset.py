@@ -19,14 +19,9 @@ from torch.utils.data import Dataset
 
 from geodata.config import ImageSection, TextSection
 from geodata.errors import ConfigError, CorruptShard, GeodataError
-from geodata.loader.decode import (
-    IGNORED,
-    ImageDecoder,
-    Integers,
-    Tokenizer,
-    crop_starts,
-    sequences,
-)
+from geodata.loader.images import ImageDecoder
+from geodata.loader.seeds import Seeds
+from geodata.loader.text import IGNORED, Integers, Tokenizer, crop_starts, mask, sequences
 from geodata.order import EpochOrder, sample_ids
 from geodata.reader import Reader
 from geodata.schema import KEY, is_label, media_of
@@ -35,7 +30,7 @@ Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Batch = dict[str, torch.Tensor]
 
-RESERVED = frozenset({"tokens", "labels", "image", "weight", "sample"})
+RESERVED = frozenset({"tokens", "labels", "attention_mask", "image", "weight", "sample"})
 """Names that a batch has of its own."""
 
 SKIPPED = "__skipped__"
@@ -188,25 +183,39 @@ class StepDataset(Dataset[Batch | GeodataError]):
         origin: Sequence[tuple[str, int]],
     ) -> None:
         """Fill the batch from the real rows, which come from `origin`; the others are padding."""
-        place = np.flatnonzero(real)
-        columns = self.columns
+        place, columns = np.flatnonzero(real), self.columns
         if columns.text is not None and columns.tokenizer is not None:
-            found = columns.tokenizer.encode(rows.column(columns.text.column))
-            texts: list[Integers] = [np.zeros(0, np.int64)] * len(real)
-            for at, ids in zip(place, found, strict=True):
-                texts[at] = ids
-            random = columns.text.crop == "random"
-            starts = crop_starts(sample, self.order.seed, self.order.epoch) if random else None
-            batch["tokens"], batch["labels"] = sequences(
-                texts, columns.tokenizer, columns.text, starts
-            )
+            texts = rows.column(columns.text.column)
+            batch.update(self._texts(columns.text, columns.tokenizer, texts, place, sample))
         if columns.decoder is not None:
-            batch["image"] = self._images(columns.decoder, rows, place, weight, origin)
+            images = self._images(columns.decoder, rows, place, weight, sample, origin)
+            batch["image"] = images
             batch[SKIPPED] = torch.tensor(int(rows.column(KEY).is_valid().sum().as_py() or 0))
             batch[SKIPPED] -= int((weight > 0).sum())
         for name in columns.numbers:
             empty = IGNORED if is_label(columns.schema.field(name)) else 0
             batch[name] = _numbers(rows.column(name), place, len(real), empty)
+
+    def _texts(
+        self,
+        section: TextSection,
+        tokenizer: Tokenizer,
+        column: pa.Array,
+        place: Int64s,
+        sample: Int64s,
+    ) -> Batch:
+        texts: list[Integers] = [np.zeros(0, np.int64)] * len(sample)
+        for at, ids in zip(place, tokenizer.encode(column), strict=True):
+            texts[at] = ids
+        seeds = self._seeds(sample)
+        starts = crop_starts(seeds) if section.crop == "random" else None
+        tokens, labels = sequences(texts, tokenizer, section.length, starts)
+        if section.masked:
+            return mask(tokens, labels, tokenizer, section.masked, seeds)
+        return {"tokens": tokens, "labels": labels}
+
+    def _seeds(self, sample: Int64s) -> Seeds:
+        return Seeds(sample, self.order.seed, self.order.epoch)
 
     def _images(
         self,
@@ -214,6 +223,7 @@ class StepDataset(Dataset[Batch | GeodataError]):
         rows: pa.RecordBatch,
         place: Int64s,
         weight: npt.NDArray[np.float32],
+        sample: Int64s,
         origin: Sequence[tuple[str, int]],
     ) -> torch.Tensor:
         section = decoder.section
@@ -225,7 +235,8 @@ class StepDataset(Dataset[Batch | GeodataError]):
             weight[place[row]] = 0
 
         there = rows.column(KEY).is_valid().to_pylist()
-        decoded = decoder(rows.column(section.column), there, bad)
+        seeds = self._seeds(sample[place])
+        decoded = decoder(rows.column(section.column), there, seeds, bad)
         images = torch.zeros((len(weight), 3, section.size, section.size), dtype=torch.uint8)
         images[torch.from_numpy(place)] = decoded
         return images

@@ -11,7 +11,7 @@ import geodata
 from geodata.config import load_config
 from geodata.errors import CorruptShard
 from geodata.loader import build_loader
-from geodata.loader.decode import decode_image
+from geodata.loader.images import decode_image
 
 CONFIG = """
 dataset: {name: pictures, root: data/pictures}

@@ -1,0 +1,184 @@
+"""Encoded images → uint8 [B, 3, size, size], whole or by random crops, in threads."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+
+from geodata.config import ImageSection
+from geodata.errors import MissingExtra
+from geodata.loader.seeds import Seeds
+
+Box = tuple[float, float, float, float]
+"""Left, top, right and bottom of a crop, as shares of the image's width and height."""
+
+Pixels = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What is seen of one image: with a crop of `area` at (x, y), else its centre.
+
+    `area` is a share of the image's, `aspect` width by height; x and y in [0, 1) say where the crop
+    lies in the room it has.
+    """
+
+    area: float | None = None
+    aspect: float = 1.0
+    x: float = 0.5
+    y: float = 0.5
+    mirrored: bool = False
+
+    def box(self, width: int, height: int) -> Box:
+        """Return the crop of an image of these dimensions: clipped to it, else as drawn."""
+        if self.area is None:
+            side = min(width, height)
+            wide, high = side / width, side / height
+        else:
+            pixels = self.area * width * height
+            wide = min(math.sqrt(pixels * self.aspect) / width, 1.0)
+            high = min(math.sqrt(pixels / self.aspect) / height, 1.0)
+        left, top = self.x * (1 - wide), self.y * (1 - high)
+        return left, top, left + wide, top + high
+
+
+CENTRE = View()
+
+
+def draw_views(section: ImageSection, seeds: Seeds) -> list[View]:
+    """Return a view per sample: areas uniform, aspects uniform in their logarithm.
+
+    The distribution is that of Szegedy et al. 2015, section 6; where their crop does not fit the
+    image, ours is clipped to it.
+    """
+    count = len(seeds.samples)
+    mirrored = seeds.uniform("flip") < 0.5 if section.flip else np.zeros(count, np.bool_)
+    if section.crop == "center":
+        return [View(mirrored=bool(flag)) for flag in mirrored]
+    low, high = section.area
+    areas = low + (high - low) * seeds.uniform("crop area")
+    first, last = map(math.log, section.aspect)
+    aspects = np.exp(first + (last - first) * seeds.uniform("crop aspect"))
+    places = seeds.uniform("crop x"), seeds.uniform("crop y")
+    columns = [drawn.tolist() for drawn in (areas, aspects, *places, mirrored)]
+    return [View(*drawn) for drawn in zip(*columns, strict=True)]
+
+
+class ImageDecoder:
+    """Decodes a column in threads: the decoders release the GIL.
+
+    Random crops and flips are drawn where `augmented`; else all views are of the centre.
+    """
+
+    def __init__(self, section: ImageSection, augmented: bool):
+        self.section = section
+        self.augmented = augmented and (section.flip or section.crop == "random")
+        self._threads: ThreadPoolExecutor | None = None
+        self._pid = 0
+
+    def __call__(
+        self,
+        column: pa.Array,
+        there: Sequence[bool],
+        seeds: Seeds,
+        bad: Callable[[int, str], None],
+    ) -> torch.Tensor:
+        """Decode a column; a row that is `there` but cannot be decoded is told to `bad`."""
+        out = np.zeros((len(column), self.section.size, self.section.size, 3), np.uint8)
+        buffers = [value.as_buffer() if value.is_valid else None for value in column]
+        views = draw_views(self.section, seeds) if self.augmented else [CENTRE] * len(column)
+
+        def one(row: int) -> str | None:
+            data = buffers[row]
+            if data is None:
+                return "a record has no image" if there[row] else None
+            try:
+                out[row] = decode_image(data, self.section.size, views[row])
+            except MissingExtra:
+                raise
+            except Exception as error:
+                return f"an image cannot be decoded: {error}"
+            return None
+
+        for row, reason in enumerate(self._pool().map(one, range(len(column)))):
+            if reason is not None:
+                bad(row, reason)
+        return torch.from_numpy(out).permute(0, 3, 1, 2)
+
+    def _pool(self) -> ThreadPoolExecutor:
+        if self._threads is None or self._pid != os.getpid():
+            self._threads = ThreadPoolExecutor(min(os.cpu_count() or 1, 8))
+            self._pid = os.getpid()
+        return self._threads
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"section": self.section, "augmented": self.augmented}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+
+def decode_image(data: Any, size: int, view: View = CENTRE) -> Pixels:
+    """Return what `view` sees of an encoded image, scaled to uint8 [size, size, 3].
+
+    JPEG is decoded at a reduced scale where that is enough. Transparency is laid over white.
+    """
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MissingExtra.of("pillow", "images") from error
+    raw = bytes(data)
+    if raw[:2] == b"\xff\xd8":
+        image, box = _decode_jpeg(raw, size, view)
+    else:
+        image = _opaque(Image.open(io.BytesIO(raw)))
+        box = view.box(*image.size)
+    width, height = image.size
+    found = (box[0] * width, box[1] * height, box[2] * width, box[3] * height)
+    resized = image.resize((size, size), Image.Resampling.BILINEAR, box=found, reducing_gap=2.0)
+    if view.mirrored:
+        resized = resized.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return np.asarray(resized)
+
+
+def _opaque(image: Any) -> Any:
+    """Return a Pillow image as RGB: 16 bits a pixel cut to 8, transparency laid over white."""
+    from PIL import Image
+
+    if image.mode.startswith("I"):
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        layer = image.convert("RGBA")
+        image = Image.new("RGBA", layer.size, "white")
+        image.alpha_composite(layer)
+    return image.convert("RGB")
+
+
+def _decode_jpeg(raw: bytes, size: int, view: View) -> tuple[Any, Box]:
+    """Return the image, at a scale at which the crop still has `size` pixels, and the crop."""
+    from PIL import Image
+
+    try:
+        import simplejpeg
+    except ImportError as error:
+        raise MissingExtra.of("simplejpeg", "images") from error
+    height, width, _colours, _sampling = simplejpeg.decode_jpeg_header(raw)
+    box = view.box(width, height)
+    decoded: Pixels = simplejpeg.decode_jpeg(
+        raw,
+        colorspace="RGB",
+        min_height=math.ceil(size / (box[3] - box[1])),
+        min_width=math.ceil(size / (box[2] - box[0])),
+        min_factor=1,
+    )
+    return Image.fromarray(decoded), box
