@@ -11,7 +11,13 @@ from pathlib import Path
 
 from geodata.audit import audit_log
 from geodata.config import GeodataConfig
-from geodata.errors import CommitConflict, ConfigError, ManifestError, StoreError
+from geodata.errors import (
+    CommitConflict,
+    ConfigError,
+    ManifestError,
+    ObjectNotFound,
+    StoreError,
+)
 from geodata.manifest import (
     METADATA_DIR,
     Index,
@@ -49,6 +55,11 @@ class Place:
             return self.config.resolve(self.config.audit.dir)
         return Path(self.root) / "audit"
 
+    @property
+    def roots(self) -> dict[str, str]:
+        """Return where the config says that regions hold this dataset's bytes."""
+        return {} if self.config is None else region_roots(self.config, self.root)
+
     def here(self) -> str:
         """Return the region the process stands in; it is configured, never guessed."""
         if self.config is None or self.config.here is None:
@@ -57,6 +68,22 @@ class Place:
                 hint="Set here: in geodata.yaml, or GEODATA_REGION",
             )
         return self.config.here
+
+
+def region_roots(config: GeodataConfig, root: str) -> dict[str, str]:
+    """Return the roots of regions that have their own, for the dataset whose index lies at `root`.
+
+    A region's root holds a folder for each dataset. A dataset elsewhere than at `dataset.root` is
+    none that the config speaks of: it lies whole at its root.
+    """
+    dataset = config.dataset
+    if dataset is None or str(config.resolve(dataset.root)) != root:
+        return {}
+    return {
+        name: str(config.resolve(region.root) / dataset.name)
+        for name, region in config.regions.items()
+        if region.root is not None
+    }
 
 
 def locate(reference: str, config: GeodataConfig | None) -> Place:
@@ -74,11 +101,15 @@ def locate(reference: str, config: GeodataConfig | None) -> Place:
 
 
 class Catalog:
-    """The versions of the dataset at a root."""
+    """The versions of the dataset at a root.
 
-    def __init__(self, root: str, access: Access):
+    `roots` says where regions hold their bytes now, should it be elsewhere than at their commit.
+    """
+
+    def __init__(self, root: str, access: Access, roots: Mapping[str, str] | None = None):
         self.root = root
         self.access = access
+        self.roots = dict(roots or {})
         self._index_store = open_store(root, region=access.here, access=access)
 
     @classmethod
@@ -87,7 +118,7 @@ class Catalog:
         probe = cls(place.root, make_access(place.audit, STAGING, purpose))
         if set(probe.index(place.version).regions) == {STAGING}:
             return probe
-        return cls(place.root, make_access(place.audit, place.here(), purpose))
+        return cls(place.root, make_access(place.audit, place.here(), purpose), place.roots)
 
     def versions(self) -> list[Version]:
         """Return all versions and revisions, oldest first."""
@@ -119,12 +150,22 @@ class Catalog:
     def store(self, index: Index, region: str) -> GatedStore:
         """Return the store that holds a region's bytes."""
         root = index.regions[region].root
-        return open_store(self.root if root == "." else root, region=region, access=self.access)
+        found = self.root if root == "." else self.roots.get(region, root)
+        return open_store(found, region=region, access=self.access)
 
     def shards(self, index: Index, region: str) -> list[Shard]:
         """Return a region's shards; ManifestError if the list is not the one committed."""
         ref = index.regions[region].listing
-        data = self.store(index, region).read(ref.path, METADATA)
+        store = self.store(index, region)
+        try:
+            data = store.read(ref.path, METADATA)
+        except ObjectNotFound as error:
+            raise ObjectNotFound(
+                "a region's list of shards is not where its bytes should be",
+                region=region,
+                file=f"{store.url}/{ref.path}",
+                hint=f"Make the folder reachable, or say where it is now in regions.{region}.root",
+            ) from error
         if hashlib.sha256(data).hexdigest() != ref.sha256:
             raise ManifestError("the shard list does not match its digest", file=ref.path)
         return parse_list(data)
@@ -137,9 +178,11 @@ class Catalog:
             raise ManifestError("the sidecar does not match its digest", file=ref.path)
         return Units.from_bytes(data, ref.path)
 
-    def commit(
-        self, draft: Index, shards: Mapping[str, Sequence[Shard]], roots: Mapping[str, str]
-    ) -> Index:
+    def root_of(self, region: str) -> str:
+        """Return where a region's bytes are written."""
+        return self.roots.get(region, self.root)
+
+    def commit(self, draft: Index, shards: Mapping[str, Sequence[Shard]]) -> Index:
         """Write the lists, then create the next version from `draft` with one exclusive create.
 
         If a concurrent commit of the same plan won, its index is returned; CommitConflict if
@@ -149,7 +192,7 @@ class Catalog:
             raise StoreError("the store cannot create exclusively, so nothing can be committed")
         _check_distinct([shard.shard_id for found in shards.values() for shard in found])
         regions = {
-            region: self._write_list(region, roots.get(region, "."), list(found))
+            region: self._write_list(region, list(found))
             for region, found in sorted(shards.items())
         }
         known = self.versions()
@@ -173,14 +216,14 @@ class Catalog:
             hint="Run the same command again to commit on top of it",
         )
 
-    def _write_list(self, region: str, root: str, shards: list[Shard]) -> RegionEntry:
+    def _write_list(self, region: str, shards: list[Shard]) -> RegionEntry:
         data = list_bytes(shards)
         digest = hashlib.sha256(data).hexdigest()
         key = f"{METADATA_DIR}/lists/region={region}/{digest}.jsonl"
-        store = open_store(self.root if root == "." else root, region=region, access=self.access)
+        store = open_store(self.root_of(region), region=region, access=self.access)
         store.write(key, data, METADATA)
         ref = ListRef(path=key, sha256=digest, nbytes=len(data))
-        return totals(root, ref, shards)
+        return totals(self.roots.get(region, "."), ref, shards)
 
 
 def _check_distinct(ids: Sequence[str]) -> None:

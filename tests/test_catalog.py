@@ -31,9 +31,9 @@ def test_two_committers_one_wins_and_the_other_is_told(staging):
     index, known = staging.index(), staging.versions()
     shards = {STAGING: staging.shards(index, STAGING)}
     mine, theirs = (index.model_copy(update={"plan_digest": name}) for name in ("mine", "theirs"))
-    assert staging.commit(mine, shards, {}).version == "v000002"
+    assert staging.commit(mine, shards).version == "v000002"
     with pytest.raises(CommitConflict, match="another writer committed v000002") as caught:
-        outdated(staging, known).commit(theirs, shards, {})
+        outdated(staging, known).commit(theirs, shards)
     assert caught.value.exit_code == 4
     assert [str(v) for v in staging.versions()] == ["v000001", "v000002"]
     assert staging.index().plan_digest == "mine"
@@ -43,8 +43,8 @@ def test_the_same_plan_committed_twice_is_one_version(staging):
     index, known = staging.index(), staging.versions()
     shards = {STAGING: staging.shards(index, STAGING)}
     mine = index.model_copy(update={"plan_digest": "mine"})
-    assert staging.commit(mine, shards, {}).version == "v000002"
-    assert outdated(staging, known).commit(mine, shards, {}).version == "v000002"
+    assert staging.commit(mine, shards).version == "v000002"
+    assert outdated(staging, known).commit(mine, shards).version == "v000002"
     assert [str(v) for v in staging.versions()] == ["v000001", "v000002"]
 
 

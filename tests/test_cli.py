@@ -193,3 +193,10 @@ def test_a_signal_inside_a_destructor_still_stops(tmp_path, name, code):
     )
     assert done.returncode == code, done.stderr
     assert "run the same command again to go on" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_formats_offered_are_those_there_are():
+    from geodata.cli.commands import FORMATS as offered
+    from geodata.formats import FORMATS
+
+    assert list(offered.choices) == list(FORMATS)

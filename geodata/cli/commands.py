@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-FORMATS = click.Choice(["parquet", "webdataset"])
+FORMATS = click.Choice(["parquet", "webdataset", "hdf5", "tfrecord"])
 KINDS = click.Choice(["jsonl", "csv", "parquet", "text", "images"])
 
 

@@ -321,7 +321,7 @@ class _Run:
             regions={},
             report=report,
         )
-        return self.catalog.commit(draft, {STAGING: shards}, {})
+        return self.catalog.commit(draft, {STAGING: shards})
 
 
 def _scan(source: Source, piece: Piece) -> Scan:

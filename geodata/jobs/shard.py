@@ -21,7 +21,7 @@ import pyarrow as pa
 
 import geodata
 from geodata import schema as schemas
-from geodata.catalog import Catalog, locate, make_access
+from geodata.catalog import Catalog, locate, make_access, region_roots
 from geodata.config import GeodataConfig
 from geodata.errors import ConfigError
 from geodata.executors import Executor, get_executor
@@ -98,8 +98,10 @@ def shard(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> ShardReport:
-    """Partition the staging dataset `source` by region and tag into `dest` (default: the root).
+    """Partition the staging dataset `source` by region and tag.
 
+    With `dest`, everything goes there; else to `dataset.root`, and the bytes of regions that have a
+    root of their own go to that.
     `format` defaults to the source's. Raises ConfigError, PolicyDenied, CommitConflict, StoreError.
     """
     began = time.monotonic()
@@ -140,7 +142,9 @@ def _prepare(
     form = format or index.format
     if form not in FORMATS:
         raise ConfigError(f"no format '{form}'", hint=f"Known: {', '.join(FORMATS)}")
-    keys = {} if dry_run else _subject_keys(config, (root, Path(place.root)))
+    roots = region_roots(config, str(root))
+    kept_apart = (root, Path(place.root), *map(Path, roots.values()))
+    keys = {} if dry_run else _subject_keys(config, kept_apart)
     rules = Rules(config.tagging, config.regions, dt.datetime.now(dt.UTC).date(), keys)
     digest = digest_of(
         {
@@ -152,13 +156,14 @@ def _prepare(
             "shard_size": shard_size,
             "seed": seed,
             "algorithm": ALGORITHM,
+            **({"roots": roots} if roots else {}),
         }
     )
     return _Run(
         name=config.dataset.name if config.dataset else root.name,
         staging=staging,
         index=index,
-        catalog=Catalog(str(root), make_access(place.audit, here, "shard")),
+        catalog=Catalog(str(root), make_access(place.audit, here, "shard"), roots),
         audit=place.audit,
         here=here,
         rules=rules,
@@ -300,7 +305,7 @@ class _Run:
             form=self.form,
             shard_bytes=self.shard_bytes,
             work=str(self.folder.work),
-            dest=self.catalog.root,
+            roots={name: self.catalog.root_of(name) for name in self.rules.regions},
             audit=str(self.audit),
             here=self.here,
         )
@@ -361,7 +366,7 @@ class _Run:
             regions={},
             report={"unknown": dict(unknown), "source": self.index.plan_digest},
         )
-        return self.catalog.commit(draft, by_region, {})
+        return self.catalog.commit(draft, by_region)
 
     def _report(self, index: Index, unchanged: bool = False) -> ShardReport:
         unknown = index.report.get("unknown", {})

@@ -91,7 +91,8 @@ class Loader:
         self.batch_size = -(-self.lanes // dp_size) * self._per_lane
         self.skipped = 0
         """Bad records left out so far (`loader.on_error: skip`)."""
-        self._catalog = Catalog(place.root, make_access(place.audit, self.region, PURPOSE))
+        access = make_access(place.audit, self.region, PURPOSE)
+        self._catalog = Catalog(place.root, access, place.roots)
         self._catalog.access.gate.note("standing", here=config.here, region=self.region)
         self._split = split
         self._filter, self._filters = RowFilter.of(section, split), filters

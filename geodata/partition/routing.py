@@ -232,13 +232,13 @@ class WriteTask:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """How and where destinations are written."""
+    """How and where destinations are written; `roots` are those of the regions."""
 
     schema: dict[str, Any]
     form: str
     shard_bytes: int
     work: str
-    dest: str
+    roots: Mapping[str, str]
     audit: str
     here: str
 
@@ -267,7 +267,7 @@ def write_shard(output: Output, task: WriteTask) -> dict[str, Any]:
     for batch in table.to_batches(max_chunksize=1 << 16):
         cutter.write(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
     access = make_access(Path(output.audit), output.here, "shard")
-    store = open_store(output.dest, region=task.tag.region, access=access)
+    store = open_store(output.roots[task.tag.region], region=task.tag.region, access=access)
     lines = [sealed.deliver(store).to_line() for sealed in cutter.close()]
     return {"shards": lines, "records": table.num_rows}
 
