@@ -233,13 +233,26 @@ def _sharded(report: ShardReport) -> str:
 @click.command()
 @click.argument("dataset")
 @click.option("--head", type=click.IntRange(0), default=0, metavar="N", help="Show N records.")
+@click.option("--shard", metavar="ID", help="Records of the shard whose id begins so.")
+@click.option(
+    "--png", type=click.Path(path_type=Path), metavar="FILE", help="Draw records as one picture."
+)
 @_config
 @_json
-def inspect(dataset: str, head: int, config_path: Path | None, as_json: bool) -> None:
+def inspect(
+    dataset: str,
+    head: int,
+    shard: str | None,
+    png: Path | None,
+    config_path: Path | None,
+    as_json: bool,
+) -> None:
     """Show what DATASET[@VERSION] holds: schema, versions, regions, tags, first records."""
     from geodata.jobs.inspect import inspect as run
 
-    report = run(dataset, config=load_if_any(config_path), head=head)
+    report = run(dataset, config=load_if_any(config_path), head=head, shard=shard, png=png)
+    if png is not None and not head:
+        report.head = []
     emit(report, as_json, _inspected(report))
 
 
@@ -256,7 +269,7 @@ def _inspected(report: InspectReport) -> str:
         table(
             ["column", "type", ""],
             [
-                (f["name"], f["type"], " ".join(k for k in ("media", "label", "tensor") if k in f))
+                (f["name"], f["type"], f.get("media") or " ".join({"label", "tensor"} & f.keys()))
                 for f in report.schema
             ],
         ),
@@ -282,6 +295,8 @@ def _inspected(report: InspectReport) -> str:
         lines.append(f"\nlabels of {name}: {len(values)} ({shown})")
     for row in report.head:
         lines.append("\n" + "\n".join(f"{name}: {value}" for name, value in row.items()))
+    if report.png:
+        lines.append(f"\ndrawn → {report.png}")
     return "\n".join(lines)
 
 

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from geodata.catalog import Catalog, locate
 from geodata.config import GeodataConfig
-from geodata.errors import PolicyDenied
+from geodata.errors import ConfigError, PolicyDenied
 from geodata.formats import get_format
 from geodata.jobs.base import SCHEMA_VERSION
-from geodata.manifest import Index
+from geodata.jobs.shown import shown
+from geodata.manifest import Index, Shard
 from geodata.policy import Movement
-from geodata.schema import KEY, SUBJECT
+from geodata.schema import KEY
 
-SHOWN_BYTES = 200
 PURPOSE = "inspect"
+SHEET = 24
+"""Records on a contact sheet."""
+
+Record = tuple[str, pa.RecordBatch, int]
+"""A region, a batch, and a row of it."""
 
 
 @dataclass(slots=True)
 class InspectReport:
-    """A version of a dataset; `head` are its first records, long values cut for showing."""
+    """A version of a dataset; `head` are its first records, as one can look at them."""
 
     dataset: str
     root: str
@@ -38,14 +44,26 @@ class InspectReport:
     bytes: int
     regions: dict[str, dict[str, Any]]
     head: list[dict[str, Any]] = field(default_factory=list)
+    png: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain JSON."""
         return {"schema_version": SCHEMA_VERSION, **asdict(self)}
 
 
-def inspect(reference: str, *, config: GeodataConfig | None = None, head: int = 0) -> InspectReport:
-    """Describe the dataset version that `reference` names; with `head`, show its first records."""
+def inspect(
+    reference: str,
+    *,
+    config: GeodataConfig | None = None,
+    head: int = 0,
+    shard: str | None = None,
+    png: Path | None = None,
+) -> InspectReport:
+    """Describe the dataset version that `reference` names.
+
+    With `head`, show its first records, going round the regions; with `shard`, those of the shard
+    whose id begins so. `png` draws them (24 unless `head` says otherwise) as a contact sheet.
+    """
     place = locate(reference, config)
     catalog = Catalog.at(place, PURPOSE)
     index = catalog.index(place.version)
@@ -59,7 +77,7 @@ def inspect(reference: str, *, config: GeodataConfig | None = None, head: int = 
         }
         for name, entry in index.regions.items()
     }
-    return InspectReport(
+    report = InspectReport(
         dataset=index.dataset,
         root=place.root,
         format=index.format,
@@ -71,28 +89,52 @@ def inspect(reference: str, *, config: GeodataConfig | None = None, head: int = 
         records=index.records,
         bytes=index.nbytes,
         regions=regions,
-        head=[_shown(row) for row in _first(catalog, index, head)] if head else [],
     )
+    count = head or (SHEET if png else 0)
+    found = list(_first(catalog, index, count, shard)) if count or shard else []
+    report.head = [
+        {"__region__": region, **shown(batch, row, index.labels)} for region, batch, row in found
+    ]
+    if png is not None:
+        _draw(report, index, found, png)
+    return report
 
 
-def _first(catalog: Catalog, index: Index, count: int) -> Iterator[dict[str, Any]]:
+def _draw(report: InspectReport, index: Index, found: Sequence[Record], png: Path) -> None:
+    from geodata.jobs import contactsheet
+
+    tiles = [contactsheet.tile_of(batch, row, region, index.labels) for region, batch, row in found]
+    title = f"{report.dataset} {report.version} · {report.format} · {len(tiles)} of "
+    contactsheet.draw(f"{title}{report.records:,} records", tiles, png)
+    report.png = str(png)
+
+
+def _first(catalog: Catalog, index: Index, count: int, shard: str | None) -> Iterator[Record]:
     """Yield the first records that may be read here, going round the regions."""
-    sources = [_records(catalog, index, region) for region in sorted(index.regions)]
+    chosen = {
+        region: [s for s in catalog.shards(index, region) if s.shard_id.startswith(shard or "")]
+        for region in sorted(index.regions)
+    }
+    if shard is not None and not any(chosen.values()):
+        raise ConfigError(f"no shard '{shard}'", hint="geodata ls lists them")
+    sources = [_records(catalog, index, region, own) for region, own in chosen.items()]
     while sources and count:
         for source in list(sources):
-            row = next(source, None)
-            if row is None:
+            record = next(source, None)
+            if record is None:
                 sources.remove(source)
             elif count:
                 count -= 1
-                yield row
+                yield record
 
 
-def _records(catalog: Catalog, index: Index, region: str) -> Iterator[dict[str, Any]]:
+def _records(
+    catalog: Catalog, index: Index, region: str, shards: Sequence[Shard]
+) -> Iterator[Record]:
     store = catalog.store(index, region)
     form = get_format(index.format)
     here = catalog.access.here
-    for shard in catalog.shards(index, region):
+    for shard in shards:
         movement = Movement("read", shard.tag, region, here, PURPOSE, shard.shard_id)
         if not catalog.access.gate.decide(movement).allowed:
             continue
@@ -105,47 +147,7 @@ def _records(catalog: Catalog, index: Index, region: str) -> Iterator[dict[str, 
         try:
             for unit in range(len(reader.unit_slots)):
                 batch = reader.read_unit(unit)
-                for row in range(batch.num_rows):
-                    yield {"__region__": region, **_row(batch, row)}
+                for row in np.flatnonzero(batch.column(KEY).is_valid()).tolist():
+                    yield region, batch, row
         finally:
             reader.close()
-
-
-def _row(batch: pa.RecordBatch, row: int) -> dict[str, Any]:
-    one = batch.slice(row, 1)
-    values = {name: _value(array) for name, array in zip(one.schema.names, one, strict=True)}
-    return {name: value for name, value in values.items() if name != SUBJECT or value is not None}
-
-
-def _value(array: pa.Array) -> Any:
-    """Return a value as Python's, or as text where Python has none for it."""
-    try:
-        return array[0].as_py()
-    except (ValueError, OverflowError, ImportError):
-        return str(array[0].cast(pa.string())) if _castable(array) else str(array[0])
-
-
-def _castable(array: pa.Array) -> bool:
-    try:
-        array.cast(pa.string())
-    except pa.ArrowException:
-        return False
-    return True
-
-
-def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a record as JSON values of bounded length."""
-    return {name: value if name == KEY else _short(value) for name, value in row.items()}
-
-
-def _short(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return f"{len(value):,} bytes {value[:8].hex()}…" if len(value) > 8 else value.hex()
-    if isinstance(value, str):
-        return value if len(value) <= SHOWN_BYTES else value[: SHOWN_BYTES - 1] + "…"
-    if isinstance(value, list):
-        return [_short(item) for item in value[:8]] + (["…"] if len(value) > 8 else [])
-    if isinstance(value, dict):
-        return {name: _short(item) for name, item in value.items()}
-    plain = isinstance(value, (int, bool, type(None)))
-    return value if plain or (isinstance(value, float) and math.isfinite(value)) else str(value)
