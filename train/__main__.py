@@ -44,11 +44,12 @@ def train(arguments: tuple[str, ...], nproc: int | None, region: str | None, as_
 
 @click.command()
 @click.option("--dir", "folder", type=click.Path(path_type=Path), default=Path("geodata-demo"))
-def demo(folder: Path) -> None:
-    """Convert, shard, verify, train, stop and resume on the text that Django carries."""
+@click.option("--corpora-only", is_flag=True, help="Write the raw corpora, and no more.")
+def demo(folder: Path, corpora_only: bool) -> None:
+    """Convert, shard, verify, train, stop and resume on real text and images."""
     from train.demo import run
 
-    sys.exit(run(folder))
+    sys.exit(run(folder, corpora_only))
 
 
 def _split(arguments: tuple[str, ...]) -> tuple[Path, list[str]]:

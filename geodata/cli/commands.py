@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from geodata.cli.guides import docs
 from geodata.cli.output import Bar, count, emit, short, size, table
 from geodata.errors import ConfigError, GeodataError
 
@@ -373,4 +374,4 @@ def completion(shell: str) -> None:
         click.echo(made(root, {}, "geodata", "_GEODATA_COMPLETE").source())
 
 
-ALL = [init, convert, shard, inspect, verify, ls, config, completion]
+ALL = [init, convert, shard, inspect, verify, ls, config, docs, completion]

@@ -1,9 +1,11 @@
-"""Real raw corpora out of installed packages: Django's translations, and a table of airports."""
+"""Real raw corpora out of installed packages: translations, a table of airports, digits."""
 
 from __future__ import annotations
 
 import ast
 import csv
+import gzip
+import io
 import json
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -30,7 +32,7 @@ def write_messages(path: Path) -> int:
     catalogue and published (the date of the translation). Names of translators are left out.
     """
     lines = [json.dumps(record, ensure_ascii=False) for record in _records(_package("django"))]
-    _write_if_changed(path, "\n".join(lines) + "\n")
+    _write_if_changed(path, ("\n".join(lines) + "\n").encode())
     return len(lines)
 
 
@@ -46,22 +48,49 @@ def write_airports(path: Path) -> int:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    _write_if_changed(path, fresh.read_text(encoding="utf-8"))
+    _write_if_changed(path, fresh.read_bytes())
     fresh.unlink()
     return len(rows)
+
+
+def write_digits(folder: Path) -> int:
+    """Write scikit-learn's handwritten digits as PNGs, a folder a digit; return how many.
+
+    They are 8 × 8 pixels of 17 levels of grey (E. Alpaydin and C. Kaynak, UCI 1998).
+    """
+    table = _package("sklearn") / "datasets/data/digits.csv.gz"
+    with gzip.open(table, "rt", encoding="ascii") as file:
+        rows = [[int(value) for value in line] for line in csv.reader(file)]
+    for number, (*levels, digit) in enumerate(rows):
+        ink = bytes(255 - min(255, 16 * level) for level in levels)
+        _write_if_changed(folder / str(digit) / f"{number:04}.png", _grey_png(ink, 8))
+    return len(rows)
+
+
+def _grey_png(pixels: bytes, width: int) -> bytes:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise _missing("pillow") from error
+    buffer = io.BytesIO()
+    Image.frombytes("L", (width, len(pixels) // width), pixels).save(buffer, "png")
+    return buffer.getvalue()
+
+
+def _missing(name: str) -> DemoError:
+    return DemoError(f'{name} is not installed. pip install "geodata-train[demo]"')
 
 
 def _package(name: str) -> Path:
     spec = find_spec(name)
     if spec is None or not spec.submodule_search_locations:
-        raise DemoError(f'{name} is not installed. pip install "geodata-train[demo]"')
+        raise _missing(name)
     return Path(next(iter(spec.submodule_search_locations)))
 
 
-def _write_if_changed(path: Path, text: str) -> None:
+def _write_if_changed(path: Path, data: bytes) -> None:
     """Keep an equal file as it is, so that a second demo finds its conversion done."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    data = text.encode()
     if not path.exists() or path.read_bytes() != data:
         path.write_bytes(data)
 

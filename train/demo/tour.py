@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from train.demo.corpus import DemoError, write_airports, write_messages
+from train.demo.corpus import DemoError, write_airports, write_digits, write_messages
 
 STOP_AT = 120
 """The step at which the demo plays a spot machine that is taken away."""
@@ -77,11 +77,15 @@ tagging:
 """
 
 
-def run(folder: Path) -> int:
-    """Give the tour in `folder`; return the exit code."""
+def run(folder: Path, corpora_only: bool = False) -> int:
+    """Give the tour in `folder`, or only write its corpora there; return the exit code."""
     began = time.monotonic()
     try:
+        if corpora_only:
+            _write_corpora(folder)
+            return 0
         _enter(folder)
+        _say("Step 0: three raw corpora out of installed packages")
         _write_corpora(folder)
         _prepare(folder)
         _train(folder)
@@ -107,11 +111,12 @@ def _enter(folder: Path) -> None:
 
 
 def _write_corpora(folder: Path) -> None:
-    _say("Step 0: two raw corpora out of installed packages")
     messages = write_messages(folder / "corpus/messages.jsonl")
     airports = write_airports(folder / "corpus/airports.csv")
     print(f"corpus/messages.jsonl: {messages:,} records of Django's translations")
+    digits = write_digits(folder / "corpus/digits")
     print(f"corpus/airports.csv: {airports:,} airports")
+    print(f"corpus/digits: {digits:,} images of handwritten digits")
 
 
 def _prepare(folder: Path) -> None:
