@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -128,46 +130,49 @@ class ImageDecoder:
         self.__init__(**state)  # type: ignore[misc]
 
 
+@functools.cache
+def _imaging() -> Any:
+    """Return Pillow's module; its warning of large images is off: `convert` bounds their size."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MissingExtra.of("pillow", "images") from error
+    warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+    return Image
+
+
 def decode_image(data: Any, size: int, view: View = CENTRE) -> Pixels:
     """Return what `view` sees of an encoded image, scaled to uint8 [size, size, 3].
 
     JPEG is decoded at a reduced scale where that is enough. Transparency is laid over white.
     """
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise MissingExtra.of("pillow", "images") from error
-    raw = bytes(data)
+    raw, imaging = bytes(data), _imaging()
     if raw[:2] == b"\xff\xd8":
         image, box = _decode_jpeg(raw, size, view)
     else:
-        image = _opaque(Image.open(io.BytesIO(raw)))
+        image = _in_colour(imaging.open(io.BytesIO(raw)))
         box = view.box(*image.size)
     width, height = image.size
     found = (box[0] * width, box[1] * height, box[2] * width, box[3] * height)
-    resized = image.resize((size, size), Image.Resampling.BILINEAR, box=found, reducing_gap=2.0)
+    seen = image.resize((size, size), imaging.Resampling.BILINEAR, box=found, reducing_gap=2.0)
     if view.mirrored:
-        resized = resized.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    return np.asarray(resized)
+        seen = seen.transpose(imaging.Transpose.FLIP_LEFT_RIGHT)
+    if seen.mode == "RGBA":
+        layer, seen = seen, imaging.new("RGBA", seen.size, "white")
+        seen.alpha_composite(layer)
+    return np.asarray(seen)[..., :3]
 
 
-def _opaque(image: Any) -> Any:
-    """Return a Pillow image as RGB: 16 bits a pixel cut to 8, transparency laid over white."""
-    from PIL import Image
-
+def _in_colour(image: Any) -> Any:
+    """Return a Pillow image as RGB, or RGBA where parts are transparent; 16 bits become 8."""
     if image.mode.startswith("I"):
-        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
-        layer = image.convert("RGBA")
-        image = Image.new("RGBA", layer.size, "white")
-        image.alpha_composite(layer)
-    return image.convert("RGB")
+        image = _imaging().fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    see_through = image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info
+    return image.convert("RGBA" if see_through else "RGB")
 
 
 def _decode_jpeg(raw: bytes, size: int, view: View) -> tuple[Any, Box]:
     """Return the image, at a scale at which the crop still has `size` pixels, and the crop."""
-    from PIL import Image
-
     try:
         import simplejpeg
     except ImportError as error:
@@ -181,4 +186,4 @@ def _decode_jpeg(raw: bytes, size: int, view: View) -> tuple[Any, Box]:
         min_width=math.ceil(size / (box[2] - box[0])),
         min_factor=1,
     )
-    return Image.fromarray(decoded), box
+    return _imaging().fromarray(decoded), box
