@@ -15,13 +15,21 @@ class CacheStats:
     hits: int = 0
     misses: int = 0
     bypassed: int = 0
+    """Not asked, or not taken in: no room, or left alone after a failure."""
+    errors: int = 0
+    bytes_served: int = 0
     bytes_filled: int = 0
 
 
 class Cache(Protocol):
     """A tier whose entries are whole files under their SHA-256."""
 
-    stats: CacheStats
+    @property
+    def stats(self) -> CacheStats:
+        """Return what this process asked so far."""
+
+    def require(self, largest: int) -> None:
+        """Raise ConfigError if the tier could never hold a file of `largest` bytes."""
 
     def get(self, sha256: str, nbytes: int, fill: Callable[[Path], None]) -> Path | None:
         """Return the local file with that digest, filling it on a miss.

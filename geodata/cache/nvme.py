@@ -112,6 +112,7 @@ class NvmeCache:
         with contextlib.suppress(OSError):  # an entry of a folder that we may only read
             os.utime(path)
         self.stats.hits += 1
+        self.stats.bytes_served += nbytes
         return True
 
     def _fill(self, path: Path, sha256: str, nbytes: int, fill: Callable[[Path], None]) -> None:

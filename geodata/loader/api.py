@@ -14,13 +14,12 @@ import torch
 from torch.utils.data import DataLoader
 
 from geodata import schema as schemas
-from geodata.cache import NvmeCache
+from geodata.cache import open_cache
 from geodata.catalog import Catalog, locate, make_access
 from geodata.config import (
     GeodataConfig,
     ImageSection,
     LoaderSection,
-    RegionSection,
     TextSection,
     load_config,
 )
@@ -96,7 +95,7 @@ class Loader:
         self._catalog.access.gate.note("standing", here=config.here, region=self.region)
         self._split = split
         self._filter, self._filters = RowFilter.of(section, split), filters
-        self._cache = _cache(config.regions[self.region], config)
+        self._cache = open_cache(config.regions[self.region].cache, config.resolve)
         self._epoch, self._slot, self._iteration = 0, 0, 0
         self._open(Version.parse(section.version) if section.version else None)
 
@@ -184,6 +183,11 @@ class Loader:
     def denied_records(self) -> int:
         """Return how many records of the dataset the region may not read."""
         return self._stream.denied_records
+
+    @property
+    def cache_stats(self) -> dict[str, dict[str, int]]:
+        """Return what this process, its workers not counted, asked of each tier of the cache."""
+        return self._cache.statistics() if self._cache else {}
 
     def _steps(self) -> StepDataset:
         """Return the dataset of the current epoch."""
@@ -306,9 +310,3 @@ def _check_memory(section: LoaderSection, schema: pa.Schema, lanes: int) -> None
             f"{section.memory_budget}",
             hint=f"Set loader.memory_budget to at least {needed}, or fewer loader.lanes",
         )
-
-
-def _cache(section: RegionSection, config: GeodataConfig) -> NvmeCache | None:
-    if section.cache is None or section.cache.nvme is None:
-        return None
-    return NvmeCache(config.resolve(section.cache.nvme), section.cache.size)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from geodata.cache import NvmeCache
+from geodata.cache import Cache
 from geodata.catalog import Catalog, Visible, visible_set
 from geodata.errors import ConfigError, OrderMismatch
 from geodata.loader.filters import RowFilter
@@ -41,7 +41,7 @@ class Stream:
         memory_budget: int,
         row_filter: RowFilter | None,
         filters: Path | None,
-        cache: NvmeCache | None,
+        cache: Cache | None,
     ):
         self._catalog, self._index = catalog, index
         self._lanes, self._seed, self._budget = lanes, seed, memory_budget
