@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from geodata.loader.filters import RowFilter, Split
 from geodata.loader.images import ImageDecoder
 from geodata.loader.stream import Stream
 from geodata.loader.text import make_tokenizer
+from geodata.loader.workers import ended_at_exit, worker_start
 from geodata.manifest import Version
 from geodata.order import StreamState, check_same, default_lanes, excluded_digest, rank_lanes
 from geodata.tags import derived
@@ -96,6 +96,8 @@ class Loader:
         self._split = split
         self._filter, self._filters = RowFilter.of(section, split), filters
         self._cache = open_cache(config.regions[self.region].cache, config.resolve)
+        tiers = ",".join(self._cache.statistics()) if self._cache else None
+        self._catalog.access.gate.note("cache", region=self.region, tiers=tiers)
         self._epoch, self._slot, self._iteration = 0, 0, 0
         self._open(Version.parse(section.version) if section.version else None)
 
@@ -208,8 +210,11 @@ class Loader:
     def __len__(self) -> int:
         return self.steps_per_epoch
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Generator[Batch, None, None]:
         """Yield the rest of the current epoch; after its end, the whole of the next."""
+        return ended_at_exit(self._iterate())
+
+    def _iterate(self) -> Generator[Batch, None, None]:
         if self._slot >= self._steps().order.lane_slots:
             self._epoch, self._slot = self._epoch + 1, 0
             self._stream.see(None)
@@ -237,7 +242,7 @@ class Loader:
             prefetch_factor=section.prefetch if workers else None,
             multiprocessing_context=method if workers else None,
             pin_memory=torch.cuda.is_available(),
-            worker_init_fn=_outlive_signals if workers else None,
+            worker_init_fn=worker_start(method) if workers else None,
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -282,12 +287,6 @@ class Loader:
         """Release files and decoded units."""
         if self._dataset is not None:
             self._dataset.reader.close()
-
-
-def _outlive_signals(_worker: int) -> None:
-    """Leave signals to the parent: one sent to the whole group must not break its last step."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _columns(
