@@ -4,9 +4,12 @@ From top to bottom, each layer importing downwards only:
 
     __main__                          the command line (and the demo)
     trainer                           the loop, and nothing but the loop
-    state | evaluation                what a checkpoint holds; loss on the held-out split
+    steps                             one optimizer step over all ranks
+    state | evaluation                what a checkpoint holds; the model on the held-out split
+    tasks                             what a model is taught: next or masked tokens, classes
     checkpoint | elastic | monitor    committed saves, signals and torchrun, the run's record
     data | models | optim | precision | parallel
+    norms                             what stands in place of batch normalisation
     remote | durable                  geodata's errors and config; files whole or not there
     config                            the `train:` section
 

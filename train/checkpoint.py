@@ -2,7 +2,7 @@
 
     RUN_DIR/checkpoints/step-00000100/
         model.pt  optimizer.pt  scheduler.pt  rng.pt (keyed by rank)  loader.json
-        model.json  lineage.json  config.yaml
+        model.json  lineage.json  config.yaml  loss_scale.json (in fp16)
         state.json      step, epoch, world size, and the SHA-256 of every other file
 
 A save writes a hidden folder, syncs it, renames it, and only then prunes older ones. What a killed
@@ -50,6 +50,10 @@ class Checkpoint:
     step: int
     epoch: int
     world_size: int
+
+    def has(self, name: str) -> bool:
+        """Return whether it holds a file of that name."""
+        return (self.path / name).exists()
 
     def load(self, name: str) -> Any:
         """Return the content of one file: .pt tensors on the CPU, .json, or text."""

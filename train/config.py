@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -16,11 +16,24 @@ class Section(BaseModel):
 class ModelSection(Section):
     """A model by its transformers config: the keys themselves, or the path of a config.json.
 
-    `vocab_size` and the special tokens come from the loader unless they are given.
+    What the loader knows (the vocabulary, the special tokens, the classes, the size of the images)
+    comes from it unless it is given.
     """
 
-    kind: Literal["gpt2"] = "gpt2"
+    kind: Literal["gpt2", "bert", "resnet", "vit"] = Field(
+        "gpt2",
+        description="gpt2 predicts next tokens, bert masked ones; resnet and vit classify images.",
+    )
     config: dict[str, Any] | str = {}
+    label: str | None = Field(
+        None, description="The column of the classes, where there are several such columns."
+    )
+    norm: Literal["batch", "frozen", "group"] = Field(
+        "batch",
+        description="Batch normalisation as it is, with fixed statistics and factors, or replaced "
+        "by groups of channels. With `batch`, losses depend on how a batch is split over processes "
+        "and micro-batches.",
+    )
 
 
 class OptimizerSection(Section):
@@ -36,6 +49,21 @@ class ScheduleSection(Section):
 
     warmup_steps: int = Field(100, ge=0)
     min_lr_ratio: float = Field(0.1, ge=0, le=1)
+
+
+Triple = tuple[float, float, float]
+Positive = Annotated[float, Field(gt=0)]
+
+
+class ImageSection(Section):
+    """Means and deviations of red, green and blue, of values in 0…1, by which images are scaled.
+
+    The defaults are those of ImageNet's training images as fb.resnet.torch computed them (Gross
+    and Wilber 2016), which most published image models use.
+    """
+
+    mean: Triple = (0.485, 0.456, 0.406)
+    std: tuple[Positive, Positive, Positive] = (0.229, 0.224, 0.225)
 
 
 class EvalSection(Section):
@@ -61,10 +89,17 @@ class TrainConfig(Section):
     epochs: int | None = Field(None, ge=1, description="In place of `steps`; default 1.")
     seed: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    precision: Literal["auto", "fp32", "bf16"] = Field(
-        "auto", description="auto: bf16 on a GPU that has it, else fp32."
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+        "auto", description="auto: bf16 on a GPU that has it, else fp16 there; fp32 elsewhere."
+    )
+    max_skips: int = Field(
+        20, ge=1, description="End the run after so many steps in a row that overflow fp16."
     )
     model: ModelSection = ModelSection()
+    image: ImageSection = ImageSection()
+    label_smoothing: float = Field(
+        0.0, ge=0, lt=1, description="Share of a target spread over all classes, in training only."
+    )
     optimizer: OptimizerSection = OptimizerSection()
     schedule: ScheduleSection = ScheduleSection()
     clip: float | None = Field(1.0, gt=0, description="Largest global norm of the gradients.")
@@ -81,5 +116,14 @@ class TrainConfig(Section):
         return self
 
 
-MEANING = ("seed", "precision", "model", "optimizer", "schedule", "clip")
+MEANING = (
+    "seed",
+    "precision",
+    "model",
+    "image",
+    "label_smoothing",
+    "optimizer",
+    "schedule",
+    "clip",
+)
 """Parts that a run cannot change on resume without becoming another run."""

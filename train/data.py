@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,34 +12,8 @@ from torch import Tensor
 from geodata.loader import build_loader
 from train.remote import ConfigError, GeodataConfig
 
-BYTE_VALUES = 256
-"""Token ids below this are bytes where tokens are bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """A rank's part of a step: tokens and labels int64 [B, T], sample ids int64 [B].
-
-    B is the same on every rank. Labels are not shifted, and -100 wherever nothing is to be
-    learnt; an id of -1 is padding.
-    """
-
-    tokens: Tensor
-    labels: Tensor
-    sample: Tensor
-    samples: int
-
-    def to(self, device: torch.device) -> Batch:
-        """Return the batch with tokens and labels on a device."""
-        tokens = self.tokens.to(device, non_blocking=True)
-        labels = self.labels.to(device, non_blocking=True)
-        return Batch(tokens, labels, self.sample, self.samples)
-
-    def split(self, parts: int) -> list[tuple[Tensor, Tensor]]:
-        """Return (tokens, labels) of at most `parts` micro-batches of equal size."""
-        parts = min(parts, len(self.tokens))
-        tokens, labels = self.tokens.tensor_split(parts), self.labels.tensor_split(parts)
-        return list(zip(tokens, labels, strict=True))
+RawBatch = dict[str, Tensor]
+"""A batch as the loader makes it; its number of rows is the same on every rank."""
 
 
 class Feed:
@@ -70,27 +43,26 @@ class Feed:
             split=split,
             filters=filters,
         )
-        if self.loader.text is None:
-            raise ConfigError("the dataset has no text", hint="Set loader.text.column")
         if self.loader.steps_per_epoch < 1:
             raise ConfigError(f"no records in the {split} split of what this region may read")
-        self.length = self.loader.text.length
-        self.tokens_are_bytes = self.loader.text.tokenizer == "bytes"
+        per_lane = section.global_batch // self.loader.lanes
+        self.records_per_step = self.loader.lanes // world_size * per_lane
+        """The fewest that a rank has in a step which no lane has run out of."""
         self._batches = self._endless()
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> RawBatch:
         return next(self._batches)
 
-    def epoch_batches(self) -> Generator[Batch, None, None]:
+    def epoch_batches(self) -> Generator[RawBatch, None, None]:
         """Yield the rest of the epoch; what the loader draws at its start changes no generator."""
         batches = iter(self.loader)
         with torch.random.fork_rng(devices=[]):
             first = next(batches, None)
         if first is not None:
-            yield _batch(first)
-            yield from map(_batch, batches)
+            yield first
+            yield from batches
 
-    def _endless(self) -> Generator[Batch, None, None]:
+    def _endless(self) -> Generator[RawBatch, None, None]:
         while True:
             yield from self.epoch_batches()
 
@@ -111,12 +83,6 @@ class Feed:
         """Stop the loader's workers."""
         self._batches.close()
         self.loader.close()
-
-
-def _batch(raw: dict[str, Tensor]) -> Batch:
-    real = raw["weight"] > 0
-    labels = raw["labels"].masked_fill(~real[:, None], -100)
-    return Batch(raw["tokens"], labels, raw["sample"], int(real.sum()))
 
 
 def holds_out(config: GeodataConfig) -> bool:

@@ -49,17 +49,28 @@ def restore_schedule(schedule: LambdaLR, state: dict[str, object]) -> None:
         group["lr"] = rate
 
 
+def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
+    """Return the global norm of the gradients, a scalar tensor on their device."""
+    return torch.nn.utils.get_total_norm(_gradients(parameters))
+
+
 @torch.no_grad()
 def scale_and_clip(
-    parameters: Iterable[nn.Parameter], scale: Tensor, limit: float | None
-) -> Tensor:
-    """Multiply the gradients by `scale`, then clip their global norm to `limit`.
+    parameters: Iterable[nn.Parameter], norm: float, scale: float, limit: float | None
+) -> float:
+    """Multiply gradients, whose global norm is `norm`, by `scale`, then clip them to `limit`.
 
-    Returns the norm after scaling and before clipping, as a scalar tensor on the device.
+    Returns the norm after scaling and before clipping; computed in fp32 throughout.
     """
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    norm = torch.nn.utils.get_total_norm(gradients) * scale
-    factor = scale if limit is None else scale * torch.clamp(limit / (norm + 1e-6), max=1.0)
-    for gradient in gradients:
+    scales = torch.tensor(scale, dtype=torch.float32)
+    scaled = torch.tensor(norm, dtype=torch.float32) * scales
+    if limit is not None:
+        scales = scales * torch.clamp(limit / (scaled + 1e-6), max=1.0)
+    factor = scales.item()
+    for gradient in _gradients(parameters):
         gradient.mul_(factor)
-    return norm
+    return scaled.item()
+
+
+def _gradients(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
+    return [p.grad for p in parameters if p.grad is not None]

@@ -47,6 +47,15 @@ class Cluster:
         ids = [self.device.index] if self.device.type == "cuda" else None
         return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
 
+    def share_buffers(self, model: nn.Module) -> None:
+        """Give every process the first one's buffers: the running statistics of normalisation.
+
+        In training the wrapped model does so before the forward pass of each step.
+        """
+        if self.world_size > 1:
+            for buffer in model.buffers():
+                dist.broadcast(buffer, 0)
+
     def sum(self, values: Tensor) -> Tensor:
         """Return the element-wise sum of a tensor over the processes."""
         if self.world_size > 1:

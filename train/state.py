@@ -1,18 +1,36 @@
-"""What a run is at a moment: model, optimizer, schedule, generators, position in the data."""
+"""What a run is at a moment: model, optimizer, schedule, loss scale, generators, position."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import yaml
 
-from train import checkpoint, data, models, optim
+from train import checkpoint, data, models, optim, precision
 from train.config import MEANING, TrainConfig
 from train.parallel import Cluster
 from train.remote import ConfigError, GeodataConfig
+from train.tasks import Task, make_task
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run teaches, and the transformers config of its model."""
+
+    task: Task
+    model_config: Any
+
+    @classmethod
+    def of(cls, whole: GeodataConfig, config: TrainConfig, feed: data.Feed) -> Plan:
+        """Return the plan; ConfigError if model and data do not fit each other."""
+        task = make_task(config, feed)
+        found = models.model_config(config.model, whole.resolve("."), task.defaults())
+        task.check(found)
+        return cls(task, found)
 
 
 class TrainState:
@@ -22,17 +40,19 @@ class TrainState:
         self,
         whole: GeodataConfig,
         config: TrainConfig,
-        model_config: Any,
+        plan: Plan,
         feed: data.Feed,
         cluster: Cluster,
         total_steps: int,
     ):
         self._config, self._feed, self._cluster = config, feed, cluster
         self.step = 0
-        self.model_config = model_config
+        self.model_config = plan.model_config
         self.resolved = _resolved(whole, config)
+        self.number_format = precision.resolve(config.precision, cluster.device)
+        self.loss_scale = precision.LossScale() if self.number_format == "fp16" else None
         torch.manual_seed(config.seed)
-        self.module = models.build_model(self.model_config)
+        self.module = models.build_model(self.model_config, config.model.norm, plan.task.example())
         self.model = cluster.wrap(self.module)
         self.optimizer = optim.build_optimizer(self.module, config.optimizer)
         self.schedule = optim.build_schedule(self.optimizer, config.schedule, total_steps)
@@ -44,10 +64,15 @@ class TrainState:
         return sum(p.numel() for p in self.module.parameters())
 
     def capture(self) -> dict[str, Any]:
-        """Return the parts of a checkpoint on the first rank, an empty dict on the others."""
+        """Return the parts of a checkpoint on the first rank, an empty dict on the others.
+
+        From then on every rank has the first one's buffers, which are the ones saved.
+        """
+        self._cluster.share_buffers(self.module)
         generators = self._cluster.gather(checkpoint.rng_state(self._cluster.device))
         if not self._cluster.first:
             return {}
+        scale = {"loss_scale.json": self.loss_scale.state()} if self.loss_scale else {}
         return {
             "model.pt": self.module.state_dict(),
             "optimizer.pt": self.optimizer.state_dict(),
@@ -57,6 +82,7 @@ class TrainState:
             "model.json": _plain(self.model_config),
             "lineage.json": self._feed.loader.lineage(),
             "config.yaml": self.resolved,
+            **scale,
         }
 
     def restore(self, saved: checkpoint.Checkpoint) -> None:
@@ -68,6 +94,8 @@ class TrainState:
         self.module.load_state_dict(saved.load("model.pt"))
         self.optimizer.load_state_dict(saved.load("optimizer.pt"))
         optim.restore_schedule(self.schedule, saved.load("scheduler.pt"))
+        if self.loss_scale is not None and saved.has("loss_scale.json"):
+            self.loss_scale = precision.LossScale(**saved.load("loss_scale.json"))
         self._feed.restore(saved.load("loader.json"))
         generators, rank = saved.load("rng.pt"), self._cluster.rank
         if rank in generators:
@@ -78,7 +106,8 @@ class TrainState:
 
 def check_unchanged(saved: checkpoint.Checkpoint, config: TrainConfig, model_config: Any) -> None:
     """Raise ConfigError if the config now describes another run than the one saved."""
-    before = yaml.safe_load(saved.load("config.yaml"))["train"]
+    kept = yaml.safe_load(saved.load("config.yaml"))["train"]
+    before = TrainConfig.model_validate(kept).model_dump(mode="json")
     now = config.model_dump(mode="json")
     before["model"]["config"] = saved.load("model.json")
     now["model"]["config"] = _plain(model_config)
@@ -88,21 +117,6 @@ def check_unchanged(saved: checkpoint.Checkpoint, config: TrainConfig, model_con
                 f"{key} was {old} when this run began and is {new} now",
                 hint="Set it back, or choose another train.run_dir",
             )
-
-
-def plan_model(whole: GeodataConfig, config: TrainConfig, feed: data.Feed) -> Any:
-    """Return the transformers config of the run's model, which must fit the loader's batches."""
-    loader, length = feed.loader, feed.length
-    found = models.model_config(
-        config.model, whole.resolve("."), vocab_size=loader.vocab_size, eos_id=loader.eos_id
-    )
-    if found.n_positions < length:
-        raise ConfigError(
-            f"train.model.config.n_positions: {found.n_positions} is below the loader's "
-            f"length of {length}",
-            hint="Raise it, or lower loader.text.length",
-        )
-    return found
 
 
 def _plain(model_config: Any) -> dict[str, Any]:

@@ -8,16 +8,14 @@ import math
 import resource
 import sys
 import time
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 
-from train import checkpoint, data, durable, elastic, models, optim, parallel, precision
+from train import checkpoint, data, durable, elastic, parallel
 from train.evaluation import Evaluation
 from train.monitor import Console, RunLog, describe
 from train.remote import (
@@ -29,7 +27,8 @@ from train.remote import (
     train_config,
     write_lineage,
 )
-from train.state import TrainState, check_unchanged, plan_model
+from train.state import Plan, TrainState, check_unchanged
+from train.steps import Notes, Step, Stepper
 
 SCHEMA_VERSION = 1
 
@@ -65,9 +64,9 @@ class Trainer:
             self._lock(stack)
             saved = self._latest()
             self._open_data(stack, saved)
-            self._model_config = plan_model(self._whole, self._config, self._feed)
+            self._plan = Plan.of(self._whole, self._config, self._feed)
             if saved is not None:
-                check_unchanged(saved, self._config, self._model_config)
+                check_unchanged(saved, self._config, self._plan.model_config)
             summary = self._finished(saved)
             if summary is None:
                 self._prepare(saved, stack)
@@ -135,13 +134,16 @@ class Trainer:
         return summary
 
     def _prepare(self, saved: checkpoint.Checkpoint | None, stack: ExitStack) -> None:
-        cluster = self._cluster
-        self._format = precision.resolve(self._config.precision, cluster.device)
-        self._state = TrainState(
-            self._whole, self._config, self._model_config, self._feed, cluster, self._total
+        cluster, config, plan = self._cluster, self._config, self._plan
+        self._state = TrainState(self._whole, config, plan, self._feed, cluster, self._total)
+        self._stepper = Stepper(
+            config, self._state, plan.task, cluster, self._whole.loader.global_batch
         )
-        feed, steps = self._held_out_feed, self._config.eval.steps
-        self._evaluation = Evaluation(feed, cluster, self._format, steps) if feed else None
+        feed, number_format = self._held_out_feed, self._state.number_format
+        self._evaluation = (
+            Evaluation(feed, plan.task, cluster, number_format, config.eval.steps) if feed else None
+        )
+        self._console.unit = plan.task.unit
         if saved is not None:
             self._state.restore(saved)
             self._saved, self._resumed_from = saved.path, saved.step
@@ -159,7 +161,7 @@ class Trainer:
         stack.callback(self._log.close)
         start = f"resumed from step {state.step:,}" if self._saved else "started"
         self._console.say(
-            f"{start} · {state.parameters / 1e6:.1f} M parameters · {self._format} · "
+            f"{start} · {state.parameters / 1e6:.1f} M parameters · {state.number_format} · "
             f"{cluster.world_size} × {cluster.device.type} → {self.run_dir}"
         )
 
@@ -173,8 +175,9 @@ class Trainer:
                 stop = self._evaluate()
             if stop or self._state.step >= self._total:
                 break
-            stop, late = self._train_step()
-            if late or self._save_due():
+            step = self._train_step()
+            stop = step.stop
+            if step.late or self._save_due():
                 self._save()
         if self._saved != self._checkpoints.path(self._state.step):
             self._save()
@@ -189,101 +192,52 @@ class Trainer:
         step, every = self._state.step, self._config.checkpoint.every
         return step >= self._total or bool(every and step % every == 0)
 
-    def _train_step(self) -> tuple[int, bool]:
-        """Take one step; return (exit code of a notice or 0, whether a timed save is due)."""
+    def _train_step(self) -> Step:
         began = time.perf_counter()
-        batch = next(self._feed)
+        batch = self._plan.task.batch(next(self._feed))
         waited = time.perf_counter() - began
-        loss, targets = self._accumulate(batch.to(self._cluster.device))
-        table, ids = self._exchange(loss, targets, batch, waited)
-        rate = self._state.optimizer.param_groups[0]["lr"]
-        norm = self._update(table[:, 1].sum())
-        totals = _Totals.of(table, norm)
-        if not totals.agreed:
-            raise ConfigError(
-                "the ranks do not read the same records",
-                hint="Give all of them one config, one policy and one version of the dataset",
-            )
-        self._check_finite(totals)
+        step = self._stepper.take(batch, self._notes(waited))
+        self._check(step)
         self._state.step += 1
         if self._cluster.first:
-            self._note_step(totals, ids, rate, time.perf_counter() - began)
-        return totals.stop, totals.late
+            self._note_step(step, time.perf_counter() - began)
+        return step
 
-    def _accumulate(self, batch: data.Batch) -> tuple[Tensor, Tensor]:
-        """Add the gradients of the summed loss; return that sum and the number of targets.
-
-        The ranks exchange gradients once, in the last micro-batch.
-        """
-        total = torch.zeros((), dtype=torch.float64, device=self._cluster.device)
-        parts = batch.split(self._config.accumulation)
-        for i, (tokens, labels) in enumerate(parts, 1):
-            with self._apart(i < len(parts)):
-                with precision.autocast(self._format, self._cluster.device):
-                    loss = models.token_loss(self._state.model, tokens, labels)
-                loss.backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
-        return total, models.targets(batch.labels)
-
-    def _apart(self, apart: bool) -> AbstractContextManager[object]:
-        """Return a context in which the ranks keep their gradients to themselves."""
-        if apart and isinstance(self._state.model, DistributedDataParallel):
-            return self._state.model.no_sync()
-        return nullcontext()
-
-    def _exchange(
-        self, loss: Tensor, targets: Tensor, batch: data.Batch, waited: float
-    ) -> tuple[Tensor, Tensor]:
-        """Share this step between the ranks: rows as `_Totals` reads them, and sample ids."""
+    def _notes(self, waited: float) -> Notes:
         code = self._notice.code or (STOPPED if self._cluster.orphaned() else 0)
         minutes = self._config.checkpoint.minutes or math.inf
         late = self._cluster.first and time.monotonic() - self._saved_at > 60 * minutes
-        facts = [batch.samples, code, late, waited, self._feed.order]
-        plain = torch.tensor(facts, dtype=torch.float64, device=loss.device)
-        row = torch.cat([torch.stack([loss, targets.double()]), plain])
-        return self._cluster.exchange(row, batch.sample)
+        return Notes(code, late, waited, self._feed.order)
 
-    def _update(self, targets: Tensor) -> Tensor:
-        """Make the gradients those of the mean loss over all targets, clip, and step.
-
-        The ranks' gradients of summed losses arrive averaged, hence the world size.
-        """
-        state, limit = self._state, self._config.clip
-        scale = (self._cluster.world_size / targets.clamp(min=1)).float()
-        norm = optim.scale_and_clip(state.module.parameters(), scale, limit)
-        state.optimizer.step()
-        state.optimizer.zero_grad()
-        state.schedule.step()
-        return norm
-
-    def _check_finite(self, totals: _Totals) -> None:
-        if math.isfinite(totals.loss) and math.isfinite(totals.norm):
+    def _check(self, step: Step) -> None:
+        if not step.fault:
             return
-        what = "gradients" if math.isfinite(totals.loss) else "loss"
         good = f"The last good checkpoint is {self._saved}" if self._saved else "None was saved"
         raise Diverged(
-            f"the {what} became {totals.norm if what == 'gradients' else totals.loss} "
-            f"at step {self._state.step + 1}",
+            f"{step.fault} at step {self._state.step + 1}",
             hint=f"{good}; a lower learning rate or a longer warm-up may help",
         )
 
-    def _note_step(self, totals: _Totals, ids: Tensor, rate: float, seconds: float) -> None:
-        tokens = int(totals.targets)
+    def _note_step(self, step: Step, seconds: float) -> None:
+        unit, scale = self._plan.task.unit, self._state.loss_scale
         self._last = {
             "step": self._state.step,
             "epoch": self._feed.loader.epoch,
-            "loss": totals.loss / max(1, tokens),
-            "learning_rate": rate,
-            "grad_norm": totals.norm,
-            "samples": int(totals.samples),
-            "tokens": tokens,
+            "loss": step.mean_loss,
+            "learning_rate": step.rate,
+            "grad_norm": step.norm,
+            "samples": int(step.samples),
+            unit: int(step.volume),
+            "targets": int(step.targets),
             "step_seconds": seconds,
-            "tokens_per_second": tokens / seconds,
-            "data_wait_seconds": totals.waited,
-            "data_wait_share": totals.waited / seconds,
+            f"{unit}_per_second": step.volume / seconds,
+            "data_wait_seconds": step.waited,
+            "data_wait_share": step.waited / seconds,
             "peak_memory_bytes": _peak_memory(self._cluster.device),
-            "sample_digest": _digest(ids),
+            "sample_digest": _digest(step.ids),
         }
+        if scale is not None:
+            self._last |= {"skipped": step.skipped, "loss_scale": scale.scale}
         self._log.write("train", self._last)
         self._console.step(self._last)
 
@@ -337,31 +291,6 @@ class Trainer:
         again = "; continue with the same command" if code else ""
         self._console.say(f"checkpoint {self._state.step:,} written{again}")
         return summary
-
-
-@dataclass(frozen=True, slots=True)
-class _Totals:
-    """A step over all ranks: sums of loss, targets and samples; the others are maxima.
-
-    `agreed` says whether the ranks have one order of the data.
-    """
-
-    loss: float
-    targets: float
-    samples: float
-    stop: int
-    late: bool
-    waited: float
-    agreed: bool
-    norm: float
-
-    @classmethod
-    def of(cls, table: Tensor, norm: Tensor) -> _Totals:
-        """Read the ranks' rows and the gradient norm: the one moment a step waits for a GPU."""
-        agreed = (table[:, 6] == table[0, 6]).all().double()
-        parts = [table[:, :3].sum(0), table[:, 3:6].amax(0), torch.stack([agreed, norm.double()])]
-        loss, targets, samples, stop, late, waited, same, length = torch.cat(parts).tolist()
-        return cls(loss, targets, samples, int(stop), bool(late), waited, bool(same), length)
 
 
 def _digest(ids: Tensor) -> str:

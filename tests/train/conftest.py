@@ -1,4 +1,4 @@
-"""A small real dataset, and a way to run the trainer on it in this process or in others."""
+"""Small real datasets, and a way to run the trainer on them in this process or in others."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from pathlib import Path
 
 import pytest
 import yaml
+from PIL import Image
+from sklearn.datasets import load_digits
 
 import geodata
 import train
 from geodata.config import load_config
 
 ROOT = Path(train.__file__).parents[1]
+
+WATCHED = Path(__file__).with_name("watched_rank.py")
 
 WORDS = "harbour copper lantern meadow thistle orbit velvet saffron ledger quartz ember willow"
 
@@ -51,6 +55,16 @@ TINY = {
     "attn_pdrop": 0.0,
 }
 
+TINY_BERT = {
+    "num_hidden_layers": 1,
+    "hidden_size": 16,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 64,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+
 TRAIN = {
     "steps": 12,
     "device": "cpu",
@@ -81,6 +95,47 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "posts"
 
 
+PICTURES = {
+    "here": "eu-central",
+    "regions": {"eu-central": {"jurisdiction": "DE"}},
+    "tagging": {
+        "region": {"constant": "eu-central"},
+        "rules": [{"when": {"region": "known"}, "tag": {"data_category": "NonPersonalData"}}],
+    },
+    "loader": {"global_batch": 24, "seed": 7, "image": {"size": 16}},
+}
+
+TINY_RESNET = {
+    "embedding_size": 8,
+    "hidden_sizes": [8, 16],
+    "depths": [1, 1],
+    "layer_type": "basic",
+}
+
+SEVENS = 40
+"""So many of the sevens are kept, that the classes be of several sizes."""
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the root of a sharded dataset of scikit-learn's handwritten digits, 8 × 8 pixels."""
+    folder = tmp_path_factory.mktemp("digits")
+    found = load_digits()
+    count = dict.fromkeys(range(10), 0)
+    for image, digit in zip(found.images, found.target.tolist(), strict=True):
+        count[digit] += 1
+        if digit == 7 and count[digit] > SEVENS:
+            continue
+        path = folder / "raw" / f"{digit}" / f"{count[digit]:03}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray((image * 255 / 16).astype("uint8")).save(path)
+    geodata.convert(folder / "raw", folder / "staged", workers=1)
+    path = folder / "geodata.yaml"
+    path.write_text(yaml.safe_dump(PICTURES | {"dataset": {"name": "digits", "root": "digits"}}))
+    geodata.shard(str(folder / "staged"), config=load_config(path), workers=1)
+    return folder / "digits"
+
+
 @dataclass
 class Project:
     """A folder with a config; every run is made by the real command line."""
@@ -96,6 +151,7 @@ class Project:
         return [sys.executable, "-m", "train", str(self.config), *arguments]
 
     def environment(self) -> dict[str, str]:
+        """Return the environment of a run in processes of its own."""
         paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
         return {
             **os.environ,
@@ -125,6 +181,29 @@ class Project:
             stderr=subprocess.PIPE,
             text=True,
         )
+
+    def watch(self, *runs: list[str], processes: int = 2) -> list[tuple[dict, ...]]:
+        """Make runs of several processes, one after the other; return what their ranks counted."""
+        words = [word for run in runs for word in (*run, "--")]
+        script = [
+            "--standalone",
+            "--nproc-per-node",
+            f"{processes}",
+            str(WATCHED),
+            str(self.folder),
+        ]
+        done = subprocess.run(
+            [sys.executable, "-m", "torch.distributed.run", *script, *words],
+            env=self.environment() | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        files = [self.folder / f"{rank}.json" for rank in range(processes)]
+        return list(zip(*(json.loads(file.read_text()) for file in files), strict=True))
 
     def run(self, *arguments: str) -> int:
         """Run the command in this process; return its exit code."""
@@ -156,21 +235,48 @@ class Project:
 
 
 @pytest.fixture
-def project(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Return a project over the dataset; what a run changes in this process is put back."""
+def process(monkeypatch: pytest.MonkeyPatch):
+    """Put back what a run changes in this process."""
     import torch
 
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-
-    config = CONFIG | {"dataset": {"name": "posts", "root": str(dataset)}, "train": TRAIN}
-    made = Project(tmp_path)
-    made.config.write_text(yaml.safe_dump(config))
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     handlers = [signal.getsignal(number) for number in numbers]
     threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     torch.set_num_threads(1)
-    yield made
+    yield
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(deterministic)
     for number, handler in zip(numbers, handlers, strict=True):
         signal.signal(number, handler)
+
+
+@pytest.fixture
+def project(dataset: Path, tmp_path: Path, process: None) -> Project:
+    """Return a project that trains a GPT-2 on the texts."""
+    config = CONFIG | {"dataset": {"name": "posts", "root": str(dataset)}, "train": TRAIN}
+    return made(tmp_path, config)
+
+
+@pytest.fixture
+def masked(dataset: Path, tmp_path: Path, process: None) -> Project:
+    """Return a project that trains a BERT on the texts."""
+    loader = {**CONFIG["loader"], "text": {"length": 48, "masked": 0.3}}
+    train = TRAIN | {"model": {"kind": "bert", "config": TINY_BERT}}
+    config = CONFIG | {"dataset": {"name": "posts", "root": str(dataset)}}
+    return made(tmp_path / "masked", config | {"loader": loader, "train": train})
+
+
+@pytest.fixture
+def pictures(digits: Path, tmp_path: Path, process: None) -> Project:
+    """Return a project that trains a ResNet on the digits."""
+    train = TRAIN | {"model": {"kind": "resnet", "config": TINY_RESNET, "norm": "group"}}
+    config = PICTURES | {"dataset": {"name": "digits", "root": str(digits)}, "train": train}
+    return made(tmp_path / "pictures", config)
+
+
+def made(folder: Path, config: dict) -> Project:
+    folder.mkdir(exist_ok=True)
+    project = Project(folder)
+    project.config.write_text(yaml.safe_dump(config))
+    return project

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import resource
 import subprocess
 import sys
 
 import pytest
+import yaml
 
 from train import durable
 
@@ -60,6 +62,23 @@ def test_a_run_cannot_become_another_one(project, capsys, override, words):
     assert project.run("train.steps=4", override) == 2
     assert words in error_of(capsys)
     assert project.metrics() == before
+
+
+def test_a_run_goes_on_that_began_before_a_setting_existed(project):
+    assert project.run("train.steps=2") == 0
+    folder = project.folder / "runs/posts/checkpoints/step-00000002"
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    for key in ("image", "label_smoothing", "max_skips"):
+        del config["train"][key]
+    for key in ("label", "norm"):
+        del config["train"]["model"][key]
+    text = yaml.safe_dump(config)
+    (folder / "config.yaml").write_text(text)
+    state = json.loads((folder / "state.json").read_text())
+    state["files"]["config.yaml"]["sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    (folder / "state.json").write_text(json.dumps(state))
+    assert project.run("train.steps=4") == 0
+    assert [record["step"] for record in project.metrics()] == [1, 2, 3, 4]
 
 
 def test_length_and_housekeeping_may_change(project, capsys):

@@ -11,19 +11,40 @@ from torch import nn
 from torch.nn.functional import cross_entropy, pad
 
 from train.config import ModelSection, OptimizerSection, ScheduleSection
-from train.models import build_model, model_config, targets, token_loss
+from train.models import build_model, model_config
 from train.monitor import Console, RunLog
 from train.monitor.console import duration, scientific, short
-from train.optim import build_optimizer, build_schedule, restore_schedule, scale_and_clip
+from train.optim import (
+    build_optimizer,
+    build_schedule,
+    gradient_norm,
+    restore_schedule,
+    scale_and_clip,
+)
 from train.precision import resolve
 from train.remote import ConfigError
+from train.tasks.language import Causal, Text
+
+LOADER = {"vocab_size": 257, "bos_token_id": 256, "eos_token_id": 256}
+TASK = Causal(Text(257, 256, 16, 0.0, True, "n_positions"), smoothing=0.0)
+
+
+def causal(tokens, labels):
+    """Return the task's batch of these tokens and labels."""
+    count = len(tokens)
+    raw = {"tokens": tokens, "labels": labels, "sample": torch.arange(count)}
+    return TASK.batch({**raw, "weight": torch.ones(count)})
+
+
+def token_loss(model, tokens, labels):
+    return TASK.loss(model, causal(tokens, labels))
 
 
 @pytest.fixture
 def model(tmp_path):
     torch.manual_seed(0)
     keys = {"n_layer": 1, "n_embd": 8, "n_head": 2, "n_positions": 16}
-    config = model_config(ModelSection(config=keys), tmp_path, vocab_size=257, eos_id=256)
+    config = model_config(ModelSection(config=keys), tmp_path, TASK.defaults())
     return build_model(config).eval()
 
 
@@ -39,7 +60,7 @@ def test_the_loss_is_the_sum_over_real_next_tokens(model):
         for at in range(1, stop)
     )
     assert token_loss(model, tokens, labels).item() == pytest.approx(expected.item(), rel=1e-5)
-    assert targets(labels).item() == 8 + 3
+    assert causal(tokens, labels).targets == 8 + 3
 
 
 def test_padding_on_the_right_changes_no_loss(model):
@@ -59,11 +80,11 @@ def test_a_batch_of_padding_has_no_loss_and_zero_gradients(model):
 
 
 def test_the_special_tokens_and_vocabulary_come_from_the_loader(tmp_path):
-    config = model_config(ModelSection(), tmp_path, vocab_size=257, eos_id=256)
+    config = model_config(ModelSection(), tmp_path, LOADER)
     assert (config.vocab_size, config.bos_token_id, config.eos_token_id) == (257, 256, 256)
     file = tmp_path / "config.json"
     file.write_text(json.dumps({"model_type": "gpt2", "n_layer": 3, "vocab_size": 300}))
-    config = model_config(ModelSection(config="config.json"), tmp_path, vocab_size=257, eos_id=256)
+    config = model_config(ModelSection(config="config.json"), tmp_path, LOADER)
     assert (config.n_layer, config.vocab_size) == (3, 300)
 
 
@@ -82,9 +103,9 @@ def gradients(scale: float) -> list[nn.Parameter]:
 @pytest.mark.parametrize("limit", [0.1, 1000.0, None])
 def test_scaling_and_clipping_are_torchs_in_one_pass(limit):
     ours, theirs = gradients(8.0), gradients(1.0)
-    norm = scale_and_clip(ours, torch.tensor(1 / 8), limit)
+    norm = scale_and_clip(ours, gradient_norm(ours).item(), 1 / 8, limit)
     expected = nn.utils.clip_grad_norm_(theirs, limit if limit is not None else math.inf)
-    assert norm.item() == pytest.approx(expected.item(), rel=1e-6)
+    assert norm == pytest.approx(expected.item(), rel=1e-6)
     for one, other in zip(ours[:2], theirs[:2], strict=True):
         assert torch.allclose(one.grad, other.grad, rtol=1e-5)
     assert ours[2].grad is None
@@ -129,7 +150,7 @@ def test_precision_is_chosen_by_the_device():
 
 def test_an_unknown_model_key_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="n_heads"):
-        model_config(ModelSection(config={"n_heads": 2}), tmp_path, vocab_size=257, eos_id=256)
+        model_config(ModelSection(config={"n_heads": 2}), tmp_path, LOADER)
 
 
 def test_metrics_go_back_to_the_checkpoint(tmp_path):

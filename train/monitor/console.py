@@ -7,6 +7,11 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+_UNITS = {"tokens": "tok", "images": "img"}
+
+_SHARES = {"accuracy": "accuracy", "balanced_accuracy": "balanced", "majority": "majority"}
+"""Measures of an evaluation that are told in percent, and their short names."""
+
 
 class _Once(logging.Filter):
     """Lets each message through once: the loaders of all splits say the same."""
@@ -36,6 +41,8 @@ class Console:
     def __init__(self, active: bool, log_every: int):
         self._active, self._log_every = active, log_every
         self.total_steps = 0
+        self.unit = "tokens"
+        """What the speed is told of: "tokens" or "images"."""
         self._since: list[Mapping[str, Any]] = []
 
     def say(self, text: str) -> None:
@@ -49,23 +56,28 @@ class Console:
         step = record["step"]
         if step % self._log_every and step != self.total_steps:
             return
-        tokens, seconds, waited = (
+        volume, seconds, waited = (
             sum(one[key] for one in self._since)
-            for key in ("tokens", "step_seconds", "data_wait_seconds")
+            for key in (self.unit, "step_seconds", "data_wait_seconds")
         )
+        speed = f"{short(volume / seconds)} {_UNITS[self.unit]}/s"
         left = (self.total_steps - step) * seconds / len(self._since)
+        skips = sum(one.get("skipped", False) for one in self._since)
+        tail = f"  {skips} skipped at scale {record['loss_scale']:g}" if skips else ""
         self._since = []
         self.say(
             f"step {step:,}/{self.total_steps:,}  loss {record['loss']:.3f}  "
-            f"lr {scientific(record['learning_rate'])}  {short(tokens / seconds)} tok/s  "
-            f"wait {100 * waited / seconds:.1f} %  eta {duration(left)}"
+            f"lr {scientific(record['learning_rate'])}  {speed}  "
+            f"wait {100 * waited / seconds:.1f} %  eta {duration(left)}{tail}"
         )
 
     def evaluation(self, record: Mapping[str, Any]) -> None:
-        """Print an evaluation."""
-        bits = record.get("bits_per_byte")
-        tail = "" if bits is None else f"  {bits:.3f} bits per byte"
-        self.say(f"held out at step {record['step']:,}  loss {record['loss']:.3f}{tail}")
+        """Print an evaluation: the loss, and what else the task is judged by."""
+        told = [f"held out at step {record['step']:,}", f"loss {record['loss']:.3f}"]
+        if "bits_per_byte" in record:
+            told.append(f"{record['bits_per_byte']:.3f} bits per byte")
+        told += [f"{_SHARES[key]} {100 * record[key]:.1f} %" for key in _SHARES if key in record]
+        self.say("  ".join(told))
 
 
 def scientific(value: float) -> str:
