@@ -139,6 +139,8 @@ class Format(Protocol):
 FORMATS = {
     "parquet": "geodata.formats.parquet:ParquetFormat",
     "webdataset": "geodata.formats.webdataset:WebDatasetFormat",
+    "hdf5": "geodata.formats.hdf5:Hdf5Format",
+    "tfrecord": "geodata.formats.tfrecord:TfRecordFormat",
 }
 
 

@@ -1,26 +1,32 @@
-"""Real corpora through convert and shard in both formats: every byte comes back.
+"""Real corpora through every format, both steps, both cache tiers and training: every byte back.
 
 `pytest -m soak -n 0 -s tests/soak/test_corpora.py --corpora DIR`, where DIR holds `text/`,
-`images/` and `tabular/`.
+`images/`, `tabular/` and, for what is skipped otherwise, `photos/`, `sprites/`, `flags/`, `audio/`.
 """
 
 import csv
 import gc
 import hashlib
 import json
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import webdataset
+from redis_servers import serving
+from stock import stock_records
 
 import geodata
 from geodata.config import load_config
+from geodata.loader import build_loader
+from geodata.schema import media_field
 
 pytestmark = [
     pytest.mark.soak,
-    pytest.mark.timeout(1800),
+    pytest.mark.timeout(3600),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
@@ -29,13 +35,20 @@ CONFIG = """
 dataset: {{name: corpus, root: data/corpus}}
 here: eu-central
 regions:
-  eu-central: {{jurisdiction: DE}}
-  us-east: {{jurisdiction: US}}
+  eu-central:
+    jurisdiction: DE
+    root: disks/eu
+    cache: {{nvme: cache/0, size: 4GiB, redis: embedded}}
+  us-east: {{jurisdiction: US, root: disks/us}}
   ap-northeast: {{jurisdiction: JP}}
 tagging:
   region: {region}
   unknown: eu-central
-  rules: [{{when: {{region: known}}, tag: {{data_category: NonPersonalData}}}}]
+  rules:
+    - {{when: {{region: known}}, tag: {{data_category: NonPersonalData}}}}
+    - {{when: {{region: unknown}}, tag: {{data_category: NonPersonalData}}}}
+loader: {{global_batch: 8, split: {{heldout: 0.05}}, {tensors}}}
+train: {{steps: 3, model: {model}, eval: {{steps: 2}}}}
 """
 
 BY_LANGUAGE = (
@@ -43,7 +56,16 @@ BY_LANGUAGE = (
     "map: {eu-central: [de, fr, it, nl, pt], us-east: [en], ap-northeast: [ja, ko]}}"
 )
 BY_COUNTRY = "{field: country, map: {eu-central: [DE, FR, NO], us-east: [US], ap-northeast: [JP]}}"
-FORMATS = ["parquet", "webdataset"]
+EVERYWHERE = '{pattern: "(.)$", map: {us-east: [a, b, c, d], ap-northeast: [g]}}'
+TEXT = "text: {length: 64}"
+IMAGES = "image: {size: 32, crop: random}, on_error: skip"
+GPT2 = "{kind: gpt2, config: {n_layer: 1, n_head: 1, n_embd: 16, n_positions: 64}}"
+RESNET = (
+    "{kind: resnet, norm: group, config: "
+    "{embedding_size: 8, hidden_sizes: [8, 8], depths: [1, 1], layer_type: basic}}"
+)
+FORMATS = ["parquet", "webdataset", "hdf5", "tfrecord"]
+NEXT = dict(zip(FORMATS, [*FORMATS[1:], FORMATS[0]], strict=True))
 
 
 @pytest.fixture
@@ -56,82 +78,162 @@ def corpora(request, tmp_path, monkeypatch):
     return Path(given)
 
 
-def through(source, form, region, **options):
-    """Convert and shard a corpus, verify both, and return the config and the report."""
+def through(source, form, region, tensors=TEXT, model=GPT2, **options):
+    """Convert a corpus to a format, shard it in that and in the next one, and verify all three."""
     done = geodata.convert(source, "data/raw", format=form, on_error="quarantine", **options)
     assert done.records_in == done.records_out + done.rejected
-    Path("geodata.yaml").write_text(CONFIG.format(region=region))
+    settings = {"region": region, "tensors": tensors, "model": model}
+    Path("geodata.yaml").write_text(CONFIG.format(**settings))
     config = load_config(Path("geodata.yaml"))
     report = geodata.shard("data/raw", config=config, shard_size=16 << 20)
-    assert report.records_out == done.records_out
-    assert all(geodata.verify(name, config=config).ok for name in ("data/raw", "corpus"))
+    other = geodata.shard("data/raw", "data/other", config=config, format=NEXT[form])
+    assert report.records_out == other.records_out == done.records_out
+    for name in ("data/raw", "corpus", "data/other"):
+        assert geodata.verify(name, config=config).problems == []
     print(
         f"\n{source.name} {form}: {done.records_in} in, {done.records_out} out, "
         f"{done.rejected} rejected, {report.shards} shards, "
-        f"{done.bytes_in} -> {report.bytes_out} bytes"
+        f"{done.bytes_in} -> {report.bytes_out} bytes ({NEXT[form]} {other.bytes_out})"
     )
     return config, done
 
 
-def stock_records(config, form, column, member=None):
-    """Yield (key, bytes) as the format's own library reads them."""
-    for item in geodata.list_files("corpus", config=config).shards:
-        if form == "parquet":
-            table = pq.read_table(item.file, columns=["__key__", column])
-            for row in table.to_pylist():
-                value = row[column]
-                yield row["__key__"], value.encode() if isinstance(value, str) else value
-        else:
-            for sample in webdataset.WebDataset(item.file, shardshuffle=False):
-                record = json.loads(sample["json"])
-                found = [v for k, v in sample.items() if k in member]
-                yield record["__key__"], found[0] if found else b""
+def files_of(config, reference):
+    return [shard.file for shard in geodata.list_files(reference, config=config).shards]
+
+
+def check_stock(config, form, column, expected):
+    """Compare what the stock readers of both formats see with {key: bytes or digest}."""
+    for reference, own in (("corpus", form), ("data/other", NEXT[form])):
+        found = Counter()
+        for file in files_of(config, reference):
+            for key, data in stock_records(own, file, column):
+                assert expected[key] == digest(data), key
+                found[key] += 1
+        assert set(found.values()) == {1} and found.keys() == expected.keys()
     gc.collect()
+
+
+def check_caches(column, expected):
+    """Read every record on two nodes of a region that share a Redis; the second asks it alone."""
+    with serving("valkey") as server:
+        seen = []
+        for node in ("cache/1", "cache/2"):
+            redis = f"{{url: '{server.url}', memory: 4GiB}}"
+            cache = f"regions.eu-central.cache={{nvme: {node}, size: 4GiB, redis: {redis}}}"
+            config = load_config("geodata.yaml", [cache])
+            loader = build_loader(config)
+            reader, stream = loader._stream.reader, loader._stream
+            found = {
+                key: digest(as_bytes(value))
+                for shard in sorted(stream.homes)
+                for batch in reader.batches(shard, ["__key__", column])
+                for key, value in zip(*(c.to_pylist() for c in batch), strict=True)
+            }
+            assert found == expected
+            seen.append(loader.cache_stats)
+            loader.close()
+        first, second = seen
+        assert first["redis"]["hits"] == 0 and first["nvme"]["misses"] > 0
+        assert second["redis"]["hits"] == second["nvme"]["misses"] == first["nvme"]["misses"]
+
+
+def check_training():
+    command = [sys.executable, "-m", "train", "geodata.yaml", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["steps"] == 3
 
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_text(corpora, form):
     config, done = through(corpora / "text", form, BY_LANGUAGE)
-    expected = {
-        f"text/{path.relative_to(corpora / 'text').as_posix()}": path.read_bytes()
-        for path in (corpora / "text").rglob("*.txt")
-    }
-    assert dict(stock_records(config, form, "text", {"txt"})) == expected
-    assert done.rejected == 0
+    expected = digests(corpora, "text")
+    assert (done.records_out, done.rejected) == (len(expected), 0)
+    check_stock(config, form, "text", expected)
+    check_caches("text", expected)
+    check_training()
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_images(corpora, form):
-    config, done = through(corpora / "images", form, "{constant: us-east}")
-    files = [p for p in (corpora / "images").rglob("*") if p.is_file()]
-    expected = {
-        f"images/{p.relative_to(corpora / 'images').as_posix()}": digest(p.read_bytes())
-        for p in files
-    }
-    kinds = {"png", "jpg", "webp", "gif", "bmp", "tif", "bin"}
-    found = {key: digest(data) for key, data in stock_records(config, form, "image", kinds)}
-    assert found.items() <= expected.items()
-    assert len(found) == done.records_out == len(expected) - done.rejected
-    assert sum(done.reasons.values()) == done.rejected
-    names = geodata.inspect("corpus", config=config).labels["label"]
-    assert names == sorted({key.split("/")[1] for key in found}, key=str.encode)
+@pytest.mark.parametrize("name", ["images", "photos", "sprites", "flags"])
+def test_images(corpora, name, form):
+    if not (corpora / name).exists():
+        pytest.skip(f"no {name}/ there")
+    config, done = through(corpora / name, form, EVERYWHERE, IMAGES, RESNET)
+    expected = digests(corpora, name)
+    assert len(expected) == done.records_in and sum(done.reasons.values()) == done.rejected
+    rejected = {json.loads(line)["key"] for line in quarantined(done)}
+    expected = {key: value for key, value in expected.items() if key not in rejected}
+    assert len(expected) == done.records_out
+    check_stock(config, form, "image", expected)
+    check_caches("image", expected)
+    labels = geodata.inspect("corpus", config=config).labels
+    if labels:
+        assert labels["label"] == sorted({key.split("/")[1] for key in expected}, key=str.encode)
+        check_training()
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_airports(corpora, form):
-    source = corpora / "tabular/airports.csv"
-    config, done = through(source, form, BY_COUNTRY)
-    with source.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+def test_audio_by_way_of_a_table(corpora, tmp_path, form):
+    """There is no source of audio files yet: they come in a Parquet table."""
+    files = sorted(path for path in (corpora / "audio").rglob("*") if path.is_file())
+    if not files:
+        pytest.skip("no audio/ there")
+    names = [path.relative_to(corpora).as_posix() for path in files]
+    schema = pa.schema([pa.field("name", pa.string()), media_field("sound", "audio")])
+    with pq.ParquetWriter(tmp_path / "audio.parquet", schema) as writer:
+        for start in range(0, len(files), 500):
+            part = slice(start, start + 500)
+            columns = [names[part], [path.read_bytes() for path in files[part]]]
+            writer.write_batch(pa.record_batch(columns, schema=schema))
+    config, done = through(tmp_path / "audio.parquet", form, EVERYWHERE)
+    expected = {
+        f"audio.parquet#{row}": digest(path.read_bytes()) for row, path in enumerate(files, 1)
+    }
+    assert (done.records_out, done.rejected) == (len(expected), 0)
+    check_stock(config, form, "sound", expected)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("name", ["airports.csv", "oui_organisations.csv", "postcodes.jsonl"])
+def test_tables(corpora, name, form):
+    source = corpora / "tabular" / name
+    if not source.exists():
+        pytest.skip(f"no {name} there")
+    region = BY_COUNTRY.replace("country", "countryCode") if "codes" in name else BY_COUNTRY
+    column = {"a": "name", "o": "organisation", "p": "localityName"}[name[0]]
+    config, done = through(source, form, region, f"text: {{column: {column}, length: 64}}")
+    rows = read_table(source)
     assert (done.records_in, done.rejected) == (len(rows), 0)
-    expected = Counter(row["name"] for row in rows)
-    if form == "parquet":
-        found = Counter(
-            name or ""
-            for item in geodata.list_files("corpus", config=config).shards
-            for name in pq.read_table(item.file)["name"].to_pylist()
-        )
-        assert found == expected
+    expected = {f"{name}#{n}": digest(as_bytes(row[column])) for n, row in enumerate(rows, 1)}
+    check_stock(config, form, column, expected)
+    check_caches(column, expected)
+
+
+def read_table(source):
+    with source.open(newline="", encoding="utf-8") as file:
+        if source.suffix == ".csv":
+            return list(csv.DictReader(file))
+        return [json.loads(line) for line in file]
+
+
+def quarantined(done):
+    folder = Path(done.quarantine) if done.quarantine else None
+    files = folder.rglob("*.jsonl") if folder else ()
+    return [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def digests(corpora, name):
+    """Return {key: digest} of all files of a corpus that are no hidden ones."""
+    files = [path for path in (corpora / name).rglob("*") if path.is_file()]
+    return {path.relative_to(corpora).as_posix(): digest(path.read_bytes()) for path in files}
+
+
+def as_bytes(value):
+    if value is None:
+        return b""
+    return value.encode() if isinstance(value, str) else value
 
 
 def digest(data):
