@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from benchmarks.corpus import corpus
+from benchmarks.io import io
 from benchmarks.language import language
 
 
@@ -19,7 +21,8 @@ def list_() -> None:
         click.echo(f"{name:12} {command.get_short_help_str(80)}")
 
 
-main.add_command(language)
+for command in (corpus, io, language):
+    main.add_command(command)
 
 if __name__ == "__main__":
     main()

@@ -283,11 +283,13 @@ class Trainer:
             "run_dir": str(self.run_dir),
             "checkpoint": str(self._saved),
             "resumed_from": self._resumed_from,
+            "cache": self._feed.loader.cache_stats,
             "seconds": round(time.monotonic() - began, 3),
             "exit_code": code,
         }
         if self._cluster.first:
             durable.write(self.run_dir / "summary.json", _json(summary))
+        self._console.cache(self._feed.loader.cache_stats)
         again = "; continue with the same command" if code else ""
         self._console.say(f"checkpoint {self._state.step:,} written{again}")
         return summary

@@ -138,9 +138,9 @@ class Format(Protocol):
 
 FORMATS = {
     "parquet": "geodata.formats.parquet:ParquetFormat",
-    "webdataset": "geodata.formats.webdataset:WebDatasetFormat",
-    "hdf5": "geodata.formats.hdf5:Hdf5Format",
-    "tfrecord": "geodata.formats.tfrecord:TfRecordFormat",
+    "webdataset": "geodata.formats.webdataset.shard:WebDatasetFormat",
+    "hdf5": "geodata.formats.hdf5.shard:Hdf5Format",
+    "tfrecord": "geodata.formats.tfrecord.shard:TfRecordFormat",
 }
 
 

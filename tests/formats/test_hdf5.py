@@ -233,7 +233,7 @@ def test_a_lock_on_the_file_does_not_matter(path):
 
 def test_reading_works_without_h5py_and_writing_names_the_extra(path, monkeypatch):
     write(path, mixed(20))
-    monkeypatch.delitem(sys.modules, "geodata.formats.hdf5writer", raising=False)
+    monkeypatch.delitem(sys.modules, "geodata.formats.hdf5.writer", raising=False)
     monkeypatch.setitem(sys.modules, "h5py", None)
     assert digest(*read(path)) == digest(mixed(20))
     with pytest.raises(MissingExtra, match=r"geodata-train\[hdf5\]"):
@@ -377,7 +377,7 @@ START = """
 import resource, signal, os, sys
 from pathlib import Path
 from test_hdf5 import get_format, mixed
-import geodata.formats.hdf5writer as module
+import geodata.formats.hdf5.writer as module
 path, batch = Path(sys.argv[1]), mixed(300)
 def begin():
     return get_format("hdf5").create(path, batch.schema, unit_bytes=20_000, metadata={})

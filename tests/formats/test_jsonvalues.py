@@ -9,7 +9,7 @@ import pytest
 from typematrix import COLUMNS, INF, NAN
 
 from geodata.errors import SchemaError
-from geodata.formats.jsonvalues import JsonColumn, dumps
+from geodata.formats.webdataset.jsonvalues import JsonColumn, dumps
 
 DAY = 86400
 

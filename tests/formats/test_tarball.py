@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from records import ODD_KEYS
 
 from geodata.errors import CorruptShard
-from geodata.formats.tarball import (
+from geodata.formats.webdataset.tarball import (
     END,
     entries,
     header,

@@ -8,8 +8,10 @@ import webdataset
 from records import PNG, mixed, rows
 
 from geodata.errors import CorruptShard, FormatVersionError, SchemaError
-from geodata.formats import get_format, tarindex
-from geodata.formats.tarball import END, header, padded
+from geodata.formats import get_format
+from geodata.formats.mapping import map_file
+from geodata.formats.webdataset import index as tarindex
+from geodata.formats.webdataset.tarball import END, header, padded
 from geodata.schema import KEY, dataset_schema, media_field
 
 FORM = get_format("webdataset")
@@ -134,7 +136,7 @@ def test_an_index_of_a_newer_version_is_refused(path, monkeypatch):
 
 def test_an_index_that_points_outside_the_tar_is_refused(path):
     write(path, shard_of(["k0", "k1"]))
-    index = tarindex.scan(tarindex.map_tar(path), path.name)
+    index = tarindex.scan(map_file(path), path.name)
     far = pa.StructArray.from_arrays(
         [pa.array([0, 1 << 40]), pa.array([4, 4])], fields=list(index.places[1].type)
     )

@@ -11,10 +11,11 @@ from records import PNG, digest, mixed, rows
 from tfrecord.writer import TFRecordWriter
 
 from geodata.errors import CorruptShard, FormatVersionError
-from geodata.formats import get_format, tfindex
-from geodata.formats.tarindex import map_tar
-from geodata.formats.tfexample import entries_of, example_of
-from geodata.formats.tfframes import Frames, framed, scan
+from geodata.formats import get_format
+from geodata.formats.mapping import map_file
+from geodata.formats.tfrecord import index as tfindex
+from geodata.formats.tfrecord.example import entries_of, example_of
+from geodata.formats.tfrecord.frames import Frames, framed, scan
 from geodata.schema import KEY, dataset_schema, media_field
 
 FORM = get_format("tfrecord")
@@ -225,7 +226,7 @@ def test_an_index_of_a_newer_version_is_refused(path, monkeypatch):
 )
 def test_an_index_that_points_elsewhere_is_refused(path, change, message):
     write(path, shard_of(["k0", "k1"]))
-    index = tfindex.scan(map_tar(path), path.name)
+    index = tfindex.scan(map_file(path), path.name)
     frames = Frames(*map(np.ascontiguousarray, change(index.frames)))
     fields = {name: getattr(index, name) for name in index.__slots__}
     tfindex.save(tfindex.TfIndex(**{**fields, "frames": frames}), path.with_suffix(".index"))

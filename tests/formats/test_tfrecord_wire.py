@@ -8,11 +8,12 @@ from tfrecord import example_pb2
 from typematrix import COLUMNS
 
 from geodata.canonical import ragged
-from geodata.formats import tfvalues, tfwire
 from geodata.formats.slices import Slices
-from geodata.formats.tfcolumns import Column
-from geodata.formats.tfexact import ExactColumn
-from geodata.formats.tfexample import BYTES, FIRST, INTEGERS, Feature, examples, split
+from geodata.formats.tfrecord import values as tfvalues
+from geodata.formats.tfrecord import wire as tfwire
+from geodata.formats.tfrecord.columns import Column
+from geodata.formats.tfrecord.exact import ExactColumn
+from geodata.formats.tfrecord.example import BYTES, FIRST, INTEGERS, Feature, examples, split
 
 INTS = [0, 1, 127, 128, 300, 16383, 16384, 2**31, 2**56, 2**63 - 1, -1, -(2**63)]
 

@@ -15,7 +15,7 @@ from records import JPG, ODD_KEYS, PNG, mixed
 
 from geodata.errors import CorruptShard, SchemaError
 from geodata.formats import get_format
-from geodata.formats.tarball import END
+from geodata.formats.webdataset.tarball import END
 from geodata.schema import KEY, dataset_schema, label_field, media_field, tensor_field
 
 FORM = get_format("webdataset")

@@ -15,6 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from train.demo.corpus import DemoError, write_airports, write_digits, write_messages
+from train.demo.server import region_redis
+
+CONFIGS = {
+    "messages": "geodata.yaml",
+    "airports": "airports.yaml",
+    "digits": "digits.yaml",
+}
 
 STOP_AT = 120
 """The step at which the demo plays a spot machine that is taken away."""
@@ -76,6 +83,37 @@ tagging:
     - {when: {field: icao, present: true}, tag: {data_category: NonPersonalData}}
 """
 
+DIGITS = """\
+# A third dataset, of images: handwritten digits, in WebDataset shards. As if the even ones had been
+# written in America; being of nobody in particular, all may be read from everywhere.
+dataset: {name: digits, root: data/digits}
+here: eu-central
+regions:
+  eu-central:   {jurisdiction: DE, root: disks/eu, cache: {nvme: cache/digits, size: 1GiB}}
+  us-east:      {jurisdiction: US, root: disks/us}
+tagging:
+  region: {pattern: "^digits/([0-9])/", map: {us-east: ["0", "2", "4", "6", "8"]}}
+  unknown: eu-central
+  rules:
+    - {when: {field: image, present: true}, tag: {data_category: NonPersonalData}}
+loader:
+  global_batch: 32
+  seed: 7
+  split: {heldout: 0.2}
+  image: {size: 16, crop: random, area: [0.7, 1.0], aspect: [0.9, 1.1]}
+train:
+  steps: 150
+  model:
+    kind: resnet
+    norm: group
+    config: {embedding_size: 32, hidden_sizes: [32, 64], depths: [1, 1], layer_type: basic}
+  label_smoothing: 0.1
+  optimizer: {lr: 0.005}
+  schedule: {warmup_steps: 20}
+  eval: {every: 75}
+  log_every: 30
+"""
+
 
 def run(folder: Path, corpora_only: bool = False) -> int:
     """Give the tour in `folder`, or only write its corpora there; return the exit code."""
@@ -89,6 +127,7 @@ def run(folder: Path, corpora_only: bool = False) -> int:
         _write_corpora(folder)
         _prepare(folder)
         _train(folder)
+        _classify(folder)
     except DemoError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.code
@@ -105,6 +144,7 @@ def _enter(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     config.write_text(CONFIG, encoding="utf-8")
     (folder / "airports.yaml").write_text(AIRPORTS, encoding="utf-8")
+    (folder / "digits.yaml").write_text(DIGITS, encoding="utf-8")
     if (folder / "runs").exists():
         _say("An earlier demo was here: its data are reused, its run is removed and made again.")
         shutil.rmtree(folder / "runs")
@@ -140,6 +180,25 @@ def _train(folder: Path) -> None:
     print(f"(exit code {code}: stopped on notice, resumable)")
     _say("The same command resumes: the same ids, the same losses as if nothing had happened")
     _check(_command(folder, "python -m train geodata.yaml").wait())
+
+
+def _classify(folder: Path) -> None:
+    _say("Images: digits in WebDataset shards, each region's at a root of its own")
+    for command in (
+        "geodata convert corpus/digits data/raw-digits --format webdataset",
+        "geodata shard data/raw-digits --config digits.yaml",
+        "geodata inspect digits --config digits.yaml --png digits.png",
+    ):
+        _check(_command(folder, command).wait())
+    with region_redis(folder) as url:
+        shared = f" regions.eu-central.cache.redis={url}" if url else ""
+        _say("Train a small image classifier; what it reads goes to the region's Redis too")
+        _check(_command(folder, f"python -m train digits.yaml{shared}").wait())
+        if url:
+            _say("A second node of the region: its disk is empty, and the Redis has it all")
+            other = "regions.eu-central.cache.nvme=cache/node-2 train.run_dir=runs/node-2"
+            line = f"python -m train digits.yaml train.steps=1{shared} {other}"
+            _check(_command(folder, line).wait())
 
 
 def _check(code: int) -> None:
@@ -180,14 +239,13 @@ def _environment() -> dict[str, str]:
 
 def _summary(folder: Path, seconds: float) -> str:
     rows: list[Sequence[object]] = [("dataset", "region", "records", "bytes", "shards")]
-    for name, config in (("messages", "geodata.yaml"), ("airports", "airports.yaml")):
+    for name, config in CONFIGS.items():
         for region, part in _inspected(folder, name, config)["regions"].items():
             rows.append(
                 (name, region, f"{part['records']:,}", f"{part['bytes']:,}", part["shards"])
             )
-    lines = (folder / "runs/messages/metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    evals = [record for line in lines if (record := json.loads(line))["kind"] == "eval"]
-    first, last = evals[0], evals[-1]
+    first, last = _evaluations(folder / "runs/messages")
+    blank, seeing = _evaluations(folder / "runs/digits")
     return f"""
 ── Summary ({seconds:.0f} s)
 {_table(rows)}
@@ -195,13 +253,23 @@ def _summary(folder: Path, seconds: float) -> str:
 held-out text, bits per byte   {first["bits_per_byte"]:.3f} → {last["bits_per_byte"]:.3f}
 held-out text, loss            {first["loss"]:.3f} → {last["loss"]:.3f} \
 ({last["samples"]:,} records, step {last["step"]:,})
+held-out digits, accuracy      {blank["accuracy"]:.3f} → {seeing["accuracy"]:.3f} \
+({seeing["samples"]:,} images; always the commonest: {seeing["majority"]:.3f})
 
-config      {folder}/geodata.yaml
+configs     {folder}/geodata.yaml, airports.yaml, digits.yaml
 corpora     {folder}/corpus
-datasets    {folder}/data/messages, {folder}/data/airports
-cache       {folder}/cache/eu-central
+datasets    {folder}/data, {folder}/disks/eu, {folder}/disks/us
+cache       {folder}/cache
+a picture   {folder}/digits.png
 audit log   {folder}/audit
-run         {folder}/runs/messages (metrics.jsonl, lineage.json, checkpoints)"""
+runs        {folder}/runs/messages, runs/digits (metrics.jsonl, lineage.json, checkpoints)"""
+
+
+def _evaluations(run: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the first and the last evaluation of a run."""
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    found = [record for line in lines if (record := json.loads(line))["kind"] == "eval"]
+    return found[0], found[-1]
 
 
 def _inspected(folder: Path, name: str, config: str) -> dict[str, Any]:

@@ -79,6 +79,19 @@ class Console:
         told += [f"{_SHARES[key]} {100 * record[key]:.1f} %" for key in _SHARES if key in record]
         self.say("  ".join(told))
 
+    def cache(self, tiers: Mapping[str, Mapping[str, int]]) -> None:
+        """Print how often the tiers of the cache had what was asked, and how often none did."""
+        if not tiers:
+            return
+        told = [f"{name} {one['hits']:,} of {_asked(one):,}" for name, one in tiers.items()]
+        nearest, *others = tiers.values()
+        missed = nearest["misses"] - sum(one["hits"] for one in others)
+        self.say(f"cache: {', '.join(told)}, store {missed:,}")
+
+
+def _asked(tier: Mapping[str, int]) -> int:
+    return tier["hits"] + tier["misses"]
+
 
 def scientific(value: float) -> str:
     """Return a rate such as 5.8e-4."""

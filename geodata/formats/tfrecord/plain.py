@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from geodata.formats.tfvalues import is_plain
-from geodata.formats.tfwire import Bools, Int64s, sums
+from geodata.formats.tfrecord.values import is_plain
+from geodata.formats.tfrecord.wire import Bools, Int64s, sums
 from geodata.schema import is_tensor
 
 Values = tuple[pa.Array, Int64s]

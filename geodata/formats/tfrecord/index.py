@@ -27,12 +27,12 @@ import pyarrow as pa
 
 from geodata.durable import sync
 from geodata.errors import CorruptShard, GeodataError, ManifestError, ObjectNotFound
-from geodata.formats import tfframes
 from geodata.formats.base import FORMAT_VERSION, VERSION_KEY, UnitRange, check_version
-from geodata.formats.tfcolumns import RESERVED
-from geodata.formats.tfexample import BYTES, Feature, last
-from geodata.formats.tfframes import HEAD, Frames
-from geodata.formats.tfwire import Bools, Int64s, sums
+from geodata.formats.tfrecord import frames as tfframes
+from geodata.formats.tfrecord.columns import RESERVED
+from geodata.formats.tfrecord.example import BYTES, Feature, last
+from geodata.formats.tfrecord.frames import HEAD, Frames
+from geodata.formats.tfrecord.wire import Bools, Int64s, sums
 from geodata.schema import from_json, to_json
 
 ABOUT = Feature.of(f"{RESERVED}shard", BYTES)

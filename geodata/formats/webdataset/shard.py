@@ -1,6 +1,6 @@
 """Shards in WebDataset's layout: a tar, in which a unit is a run of members.
 
-A record's members follow one another: `.json` first, then those of `tarmembers`. Their stem is
+A record's members follow one another: `.json` first, then those of `columns`. Their stem is
 the key, percent-encoded but for [A-Za-z0-9_-], so that stock readers, which split at the first
 dot, find it whole ("%" stands for the empty key). Members under `__geodata__/`, which stock
 readers skip, hold what is said of the shard (`shard.json`, `end.json`) and a tombstone's slot.
@@ -25,11 +25,21 @@ import pyarrow as pa
 from geodata.canonical import array_nbytes
 from geodata.durable import sync
 from geodata.errors import CorruptShard, GeodataError, SchemaError
-from geodata.formats import tarindex
 from geodata.formats.base import FORMAT_VERSION, UnitRange, stamped
-from geodata.formats.jsonvalues import JsonColumn, dumps, loads
+from geodata.formats.mapping import map_file
 from geodata.formats.slices import Slices
-from geodata.formats.tarball import (
+from geodata.formats.units import (
+    UnitCutter,
+    check_batch_bytes,
+    check_rows,
+    pick,
+    select,
+    starts_of,
+)
+from geodata.formats.webdataset import index as tarindex
+from geodata.formats.webdataset.columns import Content, Plan, plan
+from geodata.formats.webdataset.jsonvalues import JsonColumn, dumps, loads
+from geodata.formats.webdataset.tarball import (
     BLOCK,
     END,
     header,
@@ -40,15 +50,6 @@ from geodata.formats.tarball import (
     padding,
     stem_nbytes,
     stems,
-)
-from geodata.formats.tarmembers import Content, Plan, plan
-from geodata.formats.units import (
-    UnitCutter,
-    check_batch_bytes,
-    check_rows,
-    pick,
-    select,
-    starts_of,
 )
 from geodata.schema import KEY, to_json
 
@@ -90,12 +91,12 @@ class WebDatasetFormat:
         return WebDatasetReader(path, index)
 
     def write_index(self, path: Path, index: Path) -> None:
-        """Write the index, an Arrow file that `tarindex` describes."""
-        tarindex.save(tarindex.scan(tarindex.map_tar(path), path.name), index)
+        """Write the index, an Arrow file that `index` describes."""
+        tarindex.save(tarindex.scan(map_file(path), path.name), index)
 
     def units(self, path: Path, index: Path | None = None) -> list[UnitRange]:
         """Return the blocks of each unit's members."""
-        return list(_index_of(tarindex.map_tar(path), path, index).units)
+        return list(_index_of(map_file(path), path, index).units)
 
     def row_nbytes(self, batch: pa.RecordBatch) -> Int64s:
         """Return the bytes of each record's members with headers and padding; JSON is a guess."""
@@ -208,7 +209,7 @@ class WebDatasetReader:
 
     def __init__(self, path: Path, index: Path | None):
         self._shard = path.name
-        self._data = tarindex.map_tar(path)
+        self._data = map_file(path)
         self._index = _index_of(self._data, path, index)
         self.schema: pa.Schema = self._index.schema
         self.metadata: Mapping[str, str] = self._index.metadata

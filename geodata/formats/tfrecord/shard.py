@@ -1,6 +1,6 @@
 """Shards in TFRecord: one `tf.train.Example` a live record, under the columns' own names.
 
-`tfcolumns` tells the features of a column, `tfindex` what rides on the last record. A tombstone is
+`columns` tells the features of a column, `index` what rides on the last record. A tombstone is
 no record: stock readers see the live ones and nothing else (a shard without any has one record
 that says so). A unit is a run of records; its bytes are none where all its rows are tombstones.
 """
@@ -18,15 +18,15 @@ import pyarrow as pa
 from geodata.canonical import ragged
 from geodata.durable import sync
 from geodata.errors import CorruptShard, GeodataError
-from geodata.formats import tfindex
 from geodata.formats.base import UnitRange, stamped
+from geodata.formats.mapping import map_file
 from geodata.formats.slices import Slices
-from geodata.formats.tarindex import map_tar
-from geodata.formats.tfcolumns import Column
-from geodata.formats.tfexample import among, entries_of, example_of, examples, split
-from geodata.formats.tfframes import FRAME, Data, framed
-from geodata.formats.tfplain import valid
-from geodata.formats.tfwire import Int64s
+from geodata.formats.tfrecord import index as tfindex
+from geodata.formats.tfrecord.columns import Column
+from geodata.formats.tfrecord.example import among, entries_of, example_of, examples, split
+from geodata.formats.tfrecord.frames import FRAME, Data, framed
+from geodata.formats.tfrecord.plain import valid
+from geodata.formats.tfrecord.wire import Int64s
 from geodata.formats.units import (
     UnitCutter,
     check_batch_bytes,
@@ -64,12 +64,12 @@ class TfRecordFormat:
         return TfRecordReader(path, index)
 
     def write_index(self, path: Path, index: Path) -> None:
-        """Write the index, an Arrow file that `tfindex` describes."""
-        tfindex.save(tfindex.scan(map_tar(path), path.name), index)
+        """Write the index, an Arrow file that `index` describes."""
+        tfindex.save(tfindex.scan(map_file(path), path.name), index)
 
     def units(self, path: Path, index: Path | None = None) -> list[UnitRange]:
         """Return the bytes of each unit's records."""
-        return list(_index_of(map_tar(path), path, index).units)
+        return list(_index_of(map_file(path), path, index).units)
 
     def row_nbytes(self, batch: pa.RecordBatch) -> Int64s:
         """Return about how many bytes each record's frame has."""
@@ -132,7 +132,7 @@ class TfRecordReader:
 
     def __init__(self, path: Path, index: Path | None):
         self._shard = path.name
-        self._data: pa.Buffer | None = map_tar(path)
+        self._data: pa.Buffer | None = map_file(path)
         self._index = _index_of(self._data, path, index)
         self.schema: pa.Schema = self._index.schema
         self.metadata: Mapping[str, str] = self._index.metadata

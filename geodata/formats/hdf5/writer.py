@@ -24,7 +24,7 @@ import pyarrow as pa
 from geodata.durable import sync
 from geodata.errors import MissingExtra
 from geodata.formats.base import VERSION_KEY, stamped
-from geodata.formats.hdf5directory import (
+from geodata.formats.hdf5.directory import (
     ABSENT,
     ALIGNMENT,
     HEAD_NBYTES,

@@ -14,14 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from geodata.errors import CorruptShard, FormatVersionError, GeodataError, ObjectNotFound
+from geodata.errors import CorruptShard, FormatVersionError, GeodataError
 from geodata.formats.base import VERSION_KEY, UnitRange, check_version
 from geodata.formats.layout import Array, Layout, Part
 from geodata.schema import from_json, to_json
@@ -80,17 +79,6 @@ class Directory:
             if count != ABSENT
         }
         return layout, found
-
-
-def map_file(path: Path) -> pa.Buffer:
-    """Return the bytes of a file without reading them."""
-    try:
-        with pa.memory_map(str(path)) as file:
-            return file.read_buffer()
-    except FileNotFoundError:
-        raise ObjectNotFound("no such shard", shard=path.name) from None
-    except (pa.ArrowInvalid, OSError):
-        raise CorruptShard("an empty file, or one that cannot be mapped", shard=path.name) from None
 
 
 def layouts_of(schema: pa.Schema) -> list[Layout]:

@@ -27,8 +27,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from geodata.canonical import array_nbytes, ragged
-from geodata.formats import npy
 from geodata.formats.slices import Slices
+from geodata.formats.webdataset import npy
 from geodata.schema import is_label, media_of
 
 Kind = Literal["media", "text", "label", "tensor", "binary"]

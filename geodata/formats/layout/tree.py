@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from geodata.canonical import fixed, ragged
-from geodata.formats.layoutparts import (
+from geodata.formats.layout.parts import (
     OFFSETS,
     VALID,
     VALUES,

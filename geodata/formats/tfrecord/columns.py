@@ -1,8 +1,8 @@
 """Which features of `tf.train.Example` the columns of a schema have.
 
-A column's values stand under its own name where they are plain (`tfvalues`) or flat lists of plain
+A column's values stand under its own name where they are plain (`plain`) or flat lists of plain
 values; those of a tensor do row by row, its shape as integers under `__geodata__/shape/NAME`. What
-would lose something by it stands whole under `__geodata__/exact/NAME` (`tfexact`): a float64 that
+would lose something by it stands whole under `__geodata__/exact/NAME` (`exact`): a float64 that
 is none of 32 bits, beside the rounded one; lists with nulls, and values of all other types,
 alone. Null is no feature, an empty list an empty one.
 
@@ -17,13 +17,13 @@ import numpy as np
 import pyarrow as pa
 
 from geodata.errors import SchemaError
-from geodata.formats import tfvalues
 from geodata.formats.lowering import Lowering, retype
 from geodata.formats.slices import Slices
-from geodata.formats.tfexact import ExactColumn
-from geodata.formats.tfexample import BYTES, FIRST, Feature
-from geodata.formats.tfplain import Values, plain_of, valid, within
-from geodata.formats.tfwire import Bools, Int64s, Runs, sums
+from geodata.formats.tfrecord import values as tfvalues
+from geodata.formats.tfrecord.exact import ExactColumn
+from geodata.formats.tfrecord.example import BYTES, FIRST, Feature
+from geodata.formats.tfrecord.plain import Values, plain_of, valid, within
+from geodata.formats.tfrecord.wire import Bools, Int64s, Runs, sums
 
 RESERVED = "__geodata__/"
 """How the names start of features that are no columns."""

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from geodata.canonical import ragged
 from geodata.formats.slices import Slices, joined
-from geodata.formats.tfexample import BYTES, FIRST, FLOATS, INTEGERS
-from geodata.formats.tfwire import (
+from geodata.formats.tfrecord.example import BYTES, FIRST, FLOATS, INTEGERS
+from geodata.formats.tfrecord.wire import (
     Bytes,
     Int64s,
     Runs,

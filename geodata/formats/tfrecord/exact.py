@@ -15,7 +15,7 @@ import pyarrow as pa
 from geodata.errors import SchemaError
 from geodata.formats.layout import OFFSETS, VALID, Array, Layout, Part, escape
 from geodata.formats.slices import Slices, joined
-from geodata.formats.tfwire import Bytes, Int64s, Runs, sums
+from geodata.formats.tfrecord.wire import Bytes, Int64s, Runs, sums
 
 _LENGTH = np.dtype("<u4")
 

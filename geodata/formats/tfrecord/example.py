@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from geodata.formats.slices import Slices
-from geodata.formats.tfwire import Bools, Bytes, Int64s, Runs, enter, field, fields, inside
+from geodata.formats.tfrecord.wire import Bools, Bytes, Int64s, Runs, enter, field, fields, inside
 
 FIRST, SECOND, THIRD = b"\x0a", b"\x12", b"\x1a"
 """The tags of a message's fields."""

@@ -25,9 +25,9 @@ from geodata.durable import sync
 from geodata.errors import CorruptShard, GeodataError, ObjectNotFound
 from geodata.formats.base import FORMAT_VERSION, UnitRange, check_version
 from geodata.formats.slices import Slices
-from geodata.formats.tarball import Entry, entries, key_of
-from geodata.formats.tarmembers import plan
 from geodata.formats.units import starts_of
+from geodata.formats.webdataset.columns import plan
+from geodata.formats.webdataset.tarball import Entry, entries, key_of
 from geodata.schema import from_json, to_json
 
 HEAD = b"__geodata__/shard.json"
@@ -63,17 +63,6 @@ class TarIndex:
             Slices(data, *(place.field(i).to_numpy() for i in range(_PLACE.num_fields)))
             for place in self.places
         ]
-
-
-def map_tar(path: Path) -> pa.Buffer:
-    """Return the bytes of a file without reading them."""
-    try:
-        with pa.memory_map(str(path)) as file:
-            return file.read_buffer()
-    except FileNotFoundError:
-        raise ObjectNotFound("no such shard", shard=path.name) from None
-    except (pa.ArrowInvalid, OSError):
-        raise CorruptShard("an empty file, or one that cannot be mapped", shard=path.name) from None
 
 
 def scan(data: pa.Buffer, shard: str) -> TarIndex:

@@ -35,12 +35,13 @@ import pyarrow as pa
 
 from geodata.errors import CorruptShard
 from geodata.formats.base import UnitRange
-from geodata.formats.hdf5directory import Directory, load, map_file
+from geodata.formats.hdf5.directory import Directory, load
 from geodata.formats.layout import Array, Layout
+from geodata.formats.mapping import map_file
 from geodata.formats.units import UnitCutter, select, starts_of, take_by_unit
 
 if TYPE_CHECKING:
-    from geodata.formats.hdf5writer import Hdf5Writer
+    from geodata.formats.hdf5.writer import Hdf5Writer
 
 
 class Hdf5Format:
@@ -60,7 +61,7 @@ class Hdf5Format:
         unit_slots: Sequence[int] | None = None,
     ) -> Hdf5Writer:
         """Start a shard; MissingExtra without h5py."""
-        from geodata.formats.hdf5writer import Hdf5Writer
+        from geodata.formats.hdf5.writer import Hdf5Writer
 
         units = UnitCutter(schema, self.row_nbytes, unit_bytes, unit_slots)
         return Hdf5Writer(path, schema, units, metadata)
