@@ -17,7 +17,7 @@ DIGESTS = {"v1": "8e118e3f86b2a7fb243041830f05cfc94670e30c08e6d57beb02ac4e14bb2c
 
 
 @pytest.mark.parametrize("version", DIGESTS)
-@pytest.mark.parametrize("name", ["parquet", "webdataset"])
+@pytest.mark.parametrize("name", ["parquet", "webdataset", "hdf5", "tfrecord"])
 def test_old_shards_are_read(version, name):
     form = get_format(name)
     path = GOLDEN / f"{version}{form.suffix}"
