@@ -163,7 +163,7 @@ def test_images(corpora, name, form):
     config, done = through(corpora / name, form, EVERYWHERE, IMAGES, RESNET)
     expected = digests(corpora, name)
     assert len(expected) == done.records_in and sum(done.reasons.values()) == done.rejected
-    rejected = {json.loads(line)["key"] for line in quarantined(done)}
+    rejected = {f"{name}/{json.loads(line)['file']}" for line in quarantined(done)}
     expected = {key: value for key, value in expected.items() if key not in rejected}
     assert len(expected) == done.records_out
     check_stock(config, form, "image", expected)
