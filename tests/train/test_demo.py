@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 import json
 import re
+import socket
+import time
 
 import pytest
 
 from train.demo import corpus, tour
 from train.demo.countries import country_of
+from train.demo.server import region_redis
 
 
 def test_the_messages_are_real_text_without_names_of_people(tmp_path):
@@ -89,7 +92,21 @@ def test_the_tour_is_given_and_can_be_given_again(tmp_path, capfd, monkeypatch):
         assert ("nothing to do" in shown) == again
 
 
-@pytest.mark.parametrize("package", ["django", "airportsdata"])
+def test_the_regions_redis_ends_with_the_demo(tmp_path, capsys):
+    with region_redis(tmp_path) as url:
+        assert url is not None, capsys.readouterr().out
+        host, port = url.removeprefix("redis://").split(":")
+        socket.create_connection((host, int(port)), timeout=5).close()
+    for _attempt in range(500):
+        try:
+            socket.create_connection((host, int(port)), timeout=5).close()
+        except ConnectionRefusedError:
+            return
+        time.sleep(0.01)
+    pytest.fail("the server goes on")
+
+
+@pytest.mark.parametrize("package", ["django", "airportsdata", "sklearn"])
 def test_a_missing_package_names_the_command(tmp_path, capsys, monkeypatch, package):
     found = corpus.find_spec
     monkeypatch.setattr(corpus, "find_spec", lambda name: None if name == package else found(name))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,12 +28,19 @@ def region_redis(folder: Path) -> Iterator[str | None]:
     print(f"\n$ {line} &", flush=True)
     command = [sys.executable, *line.split()[1:]]
     with (folder / "valkey.log").open("wb") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=log)
+        server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     try:
         yield f"redis://127.0.0.1:{port}" if _answers(server, port) else None
     finally:
-        server.terminate()
-        server.wait()
+        _end(server)
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    """End the server and what it started: both are one process group."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            os.killpg(server.pid, number)
+            server.wait(timeout=5)
 
 
 def _free_port() -> int:

@@ -118,6 +118,7 @@ train:
 def run(folder: Path, corpora_only: bool = False) -> int:
     """Give the tour in `folder`, or only write its corpora there; return the exit code."""
     began = time.monotonic()
+    signal.signal(signal.SIGTERM, _stop)
     try:
         if corpora_only:
             _write_corpora(folder)
@@ -133,6 +134,11 @@ def run(folder: Path, corpora_only: bool = False) -> int:
         return error.code
     print(_summary(folder, time.monotonic() - began))
     return 0
+
+
+def _stop(_number: int, _frame: object) -> None:
+    """End by way of what cleans up."""
+    raise DemoError("stopped", os.EX_TEMPFAIL)
 
 
 def _enter(folder: Path) -> None:
