@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
 from geodata.audit import audit_log
@@ -77,13 +78,26 @@ def region_roots(config: GeodataConfig, root: str) -> dict[str, str]:
     none that the config speaks of: it lies whole at its root.
     """
     dataset = config.dataset
-    if dataset is None or str(config.resolve(dataset.root)) != root:
+    if dataset is None or config.resolve(dataset.root).resolve() != Path(root).resolve():
         return {}
-    return {
-        name: str(config.resolve(region.root) / dataset.name)
+    roots = {
+        name: config.resolve(region.root) / dataset.name
         for name, region in config.regions.items()
         if region.root is not None
     }
+    _check_apart({"dataset.root": Path(root), **{f"regions.{n}.root": r for n, r in roots.items()}})
+    return {name: str(path) for name, path in roots.items()}
+
+
+def _check_apart(roots: Mapping[str, Path]) -> None:
+    """Raise ConfigError if a dataset's folder at one root is that at another, or lies inside it."""
+    for (one, first), (other, second) in combinations(roots.items(), 2):
+        pair = first.resolve(), second.resolve()
+        if pair[0].is_relative_to(pair[1]) or pair[1].is_relative_to(pair[0]):
+            raise ConfigError(
+                f"{one} and {other} keep this dataset in one folder",
+                hint="Give each region a root of its own",
+            )
 
 
 def locate(reference: str, config: GeodataConfig | None) -> Place:
@@ -148,10 +162,13 @@ class Catalog:
         return index
 
     def store(self, index: Index, region: str) -> GatedStore:
-        """Return the store that holds a region's bytes."""
-        root = index.regions[region].root
-        found = self.root if root == "." else self.roots.get(region, root)
-        return open_store(found, region=region, access=self.access)
+        """Return the store of a region's bytes: where the config says, if they are there."""
+        entry = index.regions[region]
+        if entry.root == ".":
+            return open_store(self.root, region=region, access=self.access)
+        roots = dict.fromkeys([self.roots.get(region, entry.root), entry.root])
+        stores = [open_store(root, region=region, access=self.access) for root in roots]
+        return next((store for store in stores if _holds(store, entry.listing.path)), stores[0])
 
     def shards(self, index: Index, region: str) -> list[Shard]:
         """Return a region's shards; ManifestError if the list is not the one committed."""
@@ -224,6 +241,14 @@ class Catalog:
         store.write(key, data, METADATA)
         ref = ListRef(path=key, sha256=digest, nbytes=len(data))
         return totals(self.roots.get(region, "."), ref, shards)
+
+
+def _holds(store: GatedStore, key: str) -> bool:
+    try:
+        store.stat(key)
+    except ObjectNotFound:
+        return False
+    return True
 
 
 def _check_distinct(ids: Sequence[str]) -> None:

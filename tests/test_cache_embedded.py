@@ -372,3 +372,19 @@ def test_a_folder_that_cannot_hold_the_lock_is_no_cache(tmp_path, caplog):
     cache = tier(tmp_path)
     assert got(cache, tmp_path, blob(1)[0], 1) is None
     assert "the embedded server does not start" in warnings(caplog)[0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize("name", ["embedded.json", "embedded.lock"])
+def test_what_another_user_left_is_not_trusted(cache, tmp_path, name):
+    put(cache, tmp_path, 100)
+    os.chown(tmp_path / name, 65534, 65534)
+    with pytest.raises(Unanswered, match="not this user's alone"):
+        EmbeddedServer(tmp_path, find_binary(), MEMORY).address()
+
+
+def test_a_record_that_others_may_write_is_not_trusted(cache, tmp_path):
+    put(cache, tmp_path, 100)
+    (tmp_path / "embedded.json").chmod(0o666)
+    with pytest.raises(Unanswered, match="not this user's alone"):
+        EmbeddedServer(tmp_path, find_binary(), MEMORY).address()

@@ -331,3 +331,22 @@ def test_mistakes_with_certificates_are_told_at_once(certificates, tmp_path, sch
     redis = {"url": f"{scheme}://127.0.0.1:1", **files}
     with pytest.raises(ConfigError, match=told):
         open_cache(section(tmp_path, **redis), certificates.joinpath)
+
+
+@pytest.mark.parametrize("foreign", [("ZADD", INDEX, 0, "stranger"), ("HSET", SIZES, "x", "y")])
+def test_what_others_write_into_the_index_stops_nothing(server, tmp_path, foreign):
+    cache = tier(server, memory=3 * SMALL)
+    old, _data = put(cache, tmp_path, 1000)
+    server.call(*foreign)
+    server.call("HINCRBY", SIZES, "z", 0)
+    for number in range(4):
+        sha, data = put(cache, tmp_path, 1000, number + 2)
+    assert got(cache, tmp_path, sha, 1000) == data
+    assert cache.stats.errors == 0
+    assert sum(name in entries(server) for name in (old, sha)) == 1
+
+
+def test_a_shorter_lifetime_does_not_shorten_the_index(server, tmp_path):
+    put(tier(server, ttl=500), tmp_path, 1000)
+    put(tier(server, ttl=5), tmp_path, 1001)
+    assert server.call("TTL", INDEX) > 400 and server.call("TTL", SIZES) > 400

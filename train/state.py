@@ -34,7 +34,7 @@ class Plan:
 
 
 class TrainState:
-    """Built fresh from the config; `restore` puts it where a checkpoint left off."""
+    """Built from the config, its precision resolved; `restore` goes where a checkpoint left off."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class TrainState:
         self.step = 0
         self.model_config = plan.model_config
         self.resolved = _resolved(whole, config)
-        self.number_format = precision.resolve(config.precision, cluster.device)
+        self.number_format = config.precision
         self.loss_scale = precision.LossScale() if self.number_format == "fp16" else None
         torch.manual_seed(config.seed)
         self.module = models.build_model(self.model_config, config.model.norm, plan.task.example())
@@ -109,6 +109,8 @@ def check_unchanged(saved: checkpoint.Checkpoint, config: TrainConfig, model_con
     kept = yaml.safe_load(saved.load("config.yaml"))["train"]
     before = TrainConfig.model_validate(kept).model_dump(mode="json")
     now = config.model_dump(mode="json")
+    if before["precision"] == "auto":  # as the first release kept it
+        before["precision"] = now["precision"]
     before["model"]["config"] = saved.load("model.json")
     now["model"]["config"] = _plain(model_config)
     for part in MEANING:

@@ -15,9 +15,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from train import checkpoint, data, durable, elastic, parallel
+from train import checkpoint, data, durable, elastic, parallel, precision
 from train.evaluation import Evaluation
-from train.monitor import Console, RunLog, describe
+from train.monitor import Console, RunLog, describe, finite
 from train.remote import (
     STOPPED,
     ConfigError,
@@ -59,6 +59,8 @@ class Trainer:
         self._notice.listen()
         self._cluster = parallel.join(self._config.device, self._config.timeout)
         self._console = Console(self._cluster.first, self._config.log_every)
+        number_format = precision.resolve(self._config.precision, self._cluster.device)
+        self._config = self._config.model_copy(update={"precision": number_format})
         elastic.announce()
         with ExitStack() as stack:
             self._lock(stack)
@@ -274,7 +276,9 @@ class Trainer:
 
     def _conclude(self, code: int, began: float) -> dict[str, Any]:
         """Write and return the summary of this start of the run."""
-        summary = {
+        counted = self._whole.loader.workers == 0  # workers count for themselves
+        tiers = self._feed.loader.cache_stats if counted else {}
+        found = {
             "schema_version": SCHEMA_VERSION,
             "steps": self._state.step,
             "epoch": self._feed.loader.epoch,
@@ -283,13 +287,14 @@ class Trainer:
             "run_dir": str(self.run_dir),
             "checkpoint": str(self._saved),
             "resumed_from": self._resumed_from,
-            "cache": self._feed.loader.cache_stats,
+            "cache": tiers or None,
             "seconds": round(time.monotonic() - began, 3),
             "exit_code": code,
         }
+        summary: dict[str, Any] = finite(found)
         if self._cluster.first:
             durable.write(self.run_dir / "summary.json", _json(summary))
-        self._console.cache(self._feed.loader.cache_stats)
+        self._console.cache(tiers)
         again = "; continue with the same command" if code else ""
         self._console.say(f"checkpoint {self._state.step:,} written{again}")
         return summary
@@ -309,4 +314,4 @@ def _peak_memory(device: torch.device) -> int:
 
 
 def _json(value: Any) -> bytes:
-    return (json.dumps(value, indent=2) + "\n").encode()
+    return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()

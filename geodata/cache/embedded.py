@@ -131,7 +131,7 @@ class EmbeddedServer:
 
     def _published(self) -> Address | None:
         try:
-            record = json.loads(self._record.read_bytes())
+            record = json.loads(_read_own(self._record))
             return Address("embedded", path=record["socket"], password=record["password"])
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
@@ -230,14 +230,29 @@ def _base() -> Path:
 
 def _locked(path: Path, flags: int) -> int | None:
     """Return a descriptor that holds the lock of a path; None if another holds it."""
-    descriptor = os.open(path, flags, 0o600)
+    descriptor = os.open(path, flags | os.O_NOFOLLOW, 0o600)
     try:
+        _check_own(descriptor, path)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, SHELLS)
     except BlockingIOError:
         return None
     finally:
         os.close(descriptor)
+
+
+def _read_own(path: Path) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    with os.fdopen(descriptor, "rb") as file:
+        _check_own(descriptor, path)
+        return file.read()
+
+
+def _check_own(descriptor: int, path: Path) -> None:
+    """Raise Unanswered for a file that another user has made, or may write."""
+    status = os.fstat(descriptor)
+    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise Unanswered(f"{path.name} is not this user's alone")
 
 
 def _private_folder() -> tuple[Path, int]:

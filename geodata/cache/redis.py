@@ -54,8 +54,8 @@ local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 
 local function whole(number) return string.format('%.0f', number) end
-local function parts(bytes) return math.ceil(bytes / PART) end
-local function cost(bytes) return bytes + KEY_COST * (parts(bytes) + 2) end
+local function parts(bytes) return math.ceil((bytes or 0) / PART) end
+local function cost(bytes) return (bytes or 0) + KEY_COST * (parts(bytes) + 2) end
 local function size(of) return tonumber(redis.call('HGET', sizes, of) or '') end
 local function used() return size('used') or 0 end
 
@@ -77,14 +77,14 @@ end
 local function forget(of)
   local bytes = size(of)
   redis.call('ZREM', index, of)
+  redis.call('HDEL', sizes, of)
   if bytes then
-    redis.call('HDEL', sizes, of)
     redis.call('HINCRBY', sizes, 'used', whole(-cost(bytes)))
   end
 end
 
 local function drop(of, bytes)
-  each(of, math.max(bytes, size(of) or 0), 'UNLINK')
+  each(of, math.max(bytes or 0, size(of) or 0), 'UNLINK')
   forget(of)
 end
 
@@ -93,8 +93,9 @@ local function note(of, bytes)
   redis.call('HSET', sizes, of, whole(bytes))
   redis.call('HINCRBY', sizes, 'used', whole(cost(bytes)))
   redis.call('ZADD', index, whole(now), of)
-  redis.call('EXPIRE', index, ttl)
-  redis.call('EXPIRE', sizes, ttl)
+  for _, key in ipairs({index, sizes}) do
+    if redis.call('TTL', key) < ttl then redis.call('EXPIRE', key, ttl) end
+  end
 end
 
 -- The server may have evicted one of the two, and others may have written under our names.

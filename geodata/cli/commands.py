@@ -253,12 +253,17 @@ def inspect(
 
     report = run(dataset, config=load_if_any(config_path), head=head, shard=shard, png=png)
     if png is not None and not head:
-        report.head = []
+        report.head = []  # they are in the picture
     emit(report, as_json, _inspected(report))
 
 
 def _category(tag: dict[str, Any]) -> str:
     return str(tag["data_category"] if tag["kind"] == "data" else tag["kind"])
+
+
+def _role(field: dict[str, Any]) -> str:
+    """Return what a column is beside its type: image, label, …"""
+    return field.get("media") or next((role for role in ("label", "tensor") if role in field), "")
 
 
 def _inspected(report: InspectReport) -> str:
@@ -269,10 +274,7 @@ def _inspected(report: InspectReport) -> str:
         "",
         table(
             ["column", "type", ""],
-            [
-                (f["name"], f["type"], f.get("media") or " ".join({"label", "tensor"} & f.keys()))
-                for f in report.schema
-            ],
+            [(f["name"], f["type"], _role(f)) for f in report.schema],
         ),
         "",
     ]
@@ -296,6 +298,8 @@ def _inspected(report: InspectReport) -> str:
         lines.append(f"\nlabels of {name}: {len(values)} ({shown})")
     for row in report.head:
         lines.append("\n" + "\n".join(f"{name}: {value}" for name, value in row.items()))
+    if report.denied:
+        lines.append(f"\n{report.denied:,} records may not be seen from here")
     if report.png:
         lines.append(f"\ndrawn → {report.png}")
     return "\n".join(lines)

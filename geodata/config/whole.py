@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
 from geodata.config.base import Section, Size
 from geodata.config.loader import LoaderSection
@@ -13,11 +13,20 @@ from geodata.config.tagging import TaggingSection
 from geodata.tags import check_jurisdiction, check_region
 
 
+def _a_folder(path: str) -> str:
+    if "://" in path:
+        raise ValueError(f"'{path}' is a URL; give a folder")
+    return path
+
+
+Folder = Annotated[str, AfterValidator(_a_folder)]
+
+
 class DatasetSection(Section):
     """The dataset's name and its index root."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    root: str
+    root: Folder
 
 
 def _short_form(redis: Any) -> Any:
@@ -63,7 +72,7 @@ class RegionSection(Section):
         BeforeValidator(check_jurisdiction),
         Field(pattern=r"^[A-Z]{2}$", description="ISO 3166-1 alpha-2 code."),
     ]
-    root: str | None = Field(
+    root: Folder | None = Field(
         None, description="Where `shard` writes the region's bytes; default: dataset.root."
     )
     store: str | None = Field(None, description="Where `push` sends the region's shards.")

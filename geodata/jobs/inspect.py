@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,8 @@ class InspectReport:
     bytes: int
     regions: dict[str, dict[str, Any]]
     head: list[dict[str, Any]] = field(default_factory=list)
+    denied: int = 0
+    """Records of the shards asked for that policy does not let this region see."""
     png: str | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -62,7 +65,8 @@ def inspect(
     """Describe the dataset version that `reference` names.
 
     With `head`, show its first records, going round the regions; with `shard`, those of the shard
-    whose id begins so. `png` draws them (24 unless `head` says otherwise) as a contact sheet.
+    whose id begins so. `png` draws them (24 unless `head` says otherwise) as a contact sheet. What
+    policy denies is left out and counted; PolicyDenied where that is all there is.
     """
     place = locate(reference, config)
     catalog = Catalog.at(place, PURPOSE)
@@ -72,7 +76,7 @@ def inspect(
             "records": entry.records,
             "bytes": entry.nbytes,
             "shards": entry.shards,
-            "root": entry.root,
+            "root": catalog.store(index, name).url,
             "tags": [total.model_dump(by_alias=True) for total in entry.tags],
         }
         for name, entry in index.regions.items()
@@ -90,8 +94,8 @@ def inspect(
         bytes=index.nbytes,
         regions=regions,
     )
-    count = head or (SHEET if png else 0)
-    found = list(_first(catalog, index, count, shard)) if count or shard else []
+    count = head or (SHEET if png else 1 if shard else 0)
+    found = _look(catalog, index, count, shard, report) if count else []
     report.head = [
         {"__region__": region, **shown(batch, row, index.labels)} for region, batch, row in found
     ]
@@ -109,22 +113,48 @@ def _draw(report: InspectReport, index: Index, found: Sequence[Record], png: Pat
     report.png = str(png)
 
 
-def _first(catalog: Catalog, index: Index, count: int, shard: str | None) -> Iterator[Record]:
-    """Yield the first records that may be read here, going round the regions."""
+def _look(
+    catalog: Catalog, index: Index, count: int, shard: str | None, report: InspectReport
+) -> list[Record]:
+    """Return the first records that may be read here, going round the regions."""
     chosen = {
         region: [s for s in catalog.shards(index, region) if s.shard_id.startswith(shard or "")]
         for region in sorted(index.regions)
     }
     if shard is not None and not any(chosen.values()):
         raise ConfigError(f"no shard '{shard}'", hint="geodata ls lists them")
-    sources = [_records(catalog, index, region, own) for region, own in chosen.items()]
-    while sources and count:
+    readable = {region: _readable(catalog, region, own) for region, own in chosen.items()}
+    total, seen = (sum(s.live for own in of.values() for s in own) for of in (chosen, readable))
+    report.denied = total - seen
+    if total and not seen:
+        raise PolicyDenied(
+            f"{catalog.access.here} may see none of the {total:,} records",
+            hint="geodata inspect without --head shows the tags",
+        )
+    sources = [_records(catalog, index, region, own) for region, own in readable.items()]
+    return list(islice(_in_turn(sources), count))
+
+
+def _readable(catalog: Catalog, region: str, shards: Sequence[Shard]) -> list[Shard]:
+    """Return the shards that policy lets this region read; what it denies is written down."""
+    gate, here = catalog.access.gate, catalog.access.here
+    allowed = []
+    for shard in shards:
+        movement = Movement("read", shard.tag, region, here, PURPOSE, shard.shard_id, shard.live)
+        if gate.decide(movement).allowed:
+            allowed.append(shard)
+        else:
+            gate.record(movement)
+    return allowed
+
+
+def _in_turn(sources: list[Iterator[Record]]) -> Iterator[Record]:
+    while sources:
         for source in list(sources):
             record = next(source, None)
             if record is None:
                 sources.remove(source)
-            elif count:
-                count -= 1
+            else:
                 yield record
 
 
@@ -133,11 +163,7 @@ def _records(
 ) -> Iterator[Record]:
     store = catalog.store(index, region)
     form = get_format(index.format)
-    here = catalog.access.here
     for shard in shards:
-        movement = Movement("read", shard.tag, region, here, PURPOSE, shard.shard_id)
-        if not catalog.access.gate.decide(movement).allowed:
-            continue
         about = shard.shard_id
         path = store.local_path(shard.main.path, shard.tag, about, shard.live)
         if path is None:

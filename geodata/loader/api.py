@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from geodata import schema as schemas
-from geodata.cache import open_cache
+from geodata.cache import TieredCache, open_cache
 from geodata.catalog import Catalog, locate, make_access
 from geodata.config import (
     GeodataConfig,
@@ -95,11 +95,19 @@ class Loader:
         self._catalog.access.gate.note("standing", here=config.here, region=self.region)
         self._split = split
         self._filter, self._filters = RowFilter.of(section, split), filters
-        self._cache = open_cache(config.regions[self.region].cache, config.resolve)
-        tiers = ",".join(self._cache.statistics()) if self._cache else None
-        self._catalog.access.gate.note("cache", region=self.region, tiers=tiers)
+        self._cache = self._open_cache()
         self._epoch, self._slot, self._iteration = 0, 0, 0
         self._open(Version.parse(section.version) if section.version else None)
+
+    def _open_cache(self) -> TieredCache | None:
+        """Return the region's cache, whose opening is written to the audit log first."""
+        section = self._config.regions[self.region].cache
+        if section is not None:
+            redis = section.redis.url if section.redis else None
+            nvme = str(section.nvme) if section.nvme else None
+            gate = self._catalog.access.gate
+            gate.note("cache", region=self.region, nvme=nvme, redis=redis)
+        return open_cache(section, self._config.resolve)
 
     def _open(self, version: Version | None) -> None:
         """Take a version of the dataset; of the newest if None."""

@@ -14,7 +14,16 @@ from typematrix import COLUMNS
 
 from geodata.canonical import row_nbytes
 from geodata.errors import CorruptShard, FormatVersionError, ObjectNotFound, SchemaError
-from geodata.formats import FORMAT_VERSION, Format, ShardReader, ShardWriter, base, get_format
+from geodata.formats import (
+    FORMAT_VERSION,
+    Format,
+    MappedReader,
+    ShardReader,
+    ShardWriter,
+    base,
+    get_format,
+)
+from geodata.formats.slices import merged
 from geodata.schema import KEY, SUBJECT, dataset_schema, media_field, tensor_field
 
 
@@ -328,6 +337,24 @@ class Conformance:
         for unit, slots in enumerate(reader.unit_slots):
             assert_same(reader.read_unit(unit), batch.slice(start, slots))
             start += slots
+
+    def test_what_lies_plain_in_the_file_is_what_is_decoded(self, shard):
+        reader, _batch = shard
+        if not isinstance(reader, MappedReader):
+            pytest.skip("nothing lies plain")
+        for unit, slots in enumerate(reader.unit_slots):
+            whole, places = reader.read_unit(unit), np.arange(slots)
+            runs = reader.runs(unit, reader.schema.names)
+            assert "image" in runs
+            for name, found in runs.items():
+                column = whole.column(name)
+                assert merged([(found, places)], slots, column.type).equals(column)
+        assert reader.runs(0, ["score"]) == {}
+        with pytest.raises(IndexError):
+            reader.runs(len(reader.unit_slots), ["image"])
+        reader.close()
+        with pytest.raises(ValueError, match="closed"):
+            reader.runs(0, ["image"])
 
     @pytest.mark.parametrize(
         "columns",

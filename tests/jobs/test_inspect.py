@@ -11,7 +11,7 @@ from PIL import Image
 
 import geodata
 from geodata.config import load_config
-from geodata.errors import ConfigError, StoreError
+from geodata.errors import ConfigError, PolicyDenied, StoreError
 from geodata.jobs import contactsheet, shown
 from geodata.schema import label_field, media_field, tensor_field
 
@@ -89,6 +89,24 @@ def test_one_shard_alone(pictures, tmp_path):
     assert [row["label"] for row in report.head] == ["blue (0)"] * 3
     with pytest.raises(ConfigError, match="no shard 'zzz'"):
         geodata.inspect("pictures", config=pictures, head=3, shard="zzz")
+
+
+def test_what_policy_denies_is_left_out_counted_and_written_down(workspace):
+    geodata.convert(workspace / "posts.jsonl", workspace / "data/raw", workers=1)
+    config = load_config(workspace / "geodata.yaml")
+    geodata.shard(str(workspace / "data/raw"), config=config, shard_size=8_000, workers=1)
+    config = load_config(workspace / "geodata.yaml", ["here=us-east"])
+    listed = geodata.list_files("posts", config=config).shards
+    hidden = [s for s in listed if s.category == "PersonalData" and s.region != "us-east"]
+    report = geodata.inspect("posts", config=config, head=300)
+    assert report.denied == sum(s.records for s in hidden) > 0
+    assert len(report.head) == 300 - report.denied
+    text = "".join(path.read_text() for path in (workspace / "audit").iterdir())
+    events = [json.loads(line) for line in text.splitlines()]
+    told = {e.get("subject") for e in events if e.get("allowed") is False}
+    assert told == {shard.shard for shard in hidden}
+    with pytest.raises(PolicyDenied, match="may see none of the"):
+        geodata.inspect("posts", config=config, shard=hidden[0].shard)
 
 
 def test_a_sheet_that_cannot_be_written_is_an_error(pictures, tmp_path):

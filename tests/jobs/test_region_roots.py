@@ -83,6 +83,48 @@ def test_a_region_that_moved_is_read_where_the_config_says(roots):
     assert geodata.verify("posts", config=load_config(config), workers=1).ok
 
 
+def test_a_version_stays_where_it_was_written(roots):
+    convert(roots)
+    shard(roots, shard_size=4_000)
+    first = rows_of(roots)
+    config = roots / "geodata.yaml"
+    config.write_text(config.read_text().replace("root: eu", "root: europe"))
+    shard(roots)
+    assert rows_of(roots, "posts@v1") == first
+    assert geodata.verify("posts@v1", config=load_config(config), workers=1).ok
+    assert geodata.verify("posts@v2", config=load_config(config), workers=1).ok
+
+
+@pytest.mark.parametrize(
+    ("eu", "us"), [("one", "one"), ("one", "./one/../one"), ("one", "one/posts/x"), ("data", "us")]
+)
+def test_two_roots_are_two_places(roots, eu, us):
+    convert(roots)
+    config = roots / "geodata.yaml"
+    text = config.read_text().replace("root: eu,", f"root: {eu},")
+    config.write_text(text.replace("root: disk/us,", f"root: {us},"))
+    with pytest.raises(ConfigError, match="keep this dataset in one folder"):
+        shard(roots)
+
+
+@pytest.mark.parametrize("root", ["s3://bucket/x", "file:///tmp/x"])
+def test_a_url_is_no_folder(roots, root):
+    config = roots / "geodata.yaml"
+    config.write_text(config.read_text().replace("root: eu,", f"root: '{root}',"))
+    with pytest.raises(ConfigError, match=r"regions\.eu-central\.root: .* is a URL"):
+        load_config(config)
+    with pytest.raises(ConfigError, match=r"dataset\.root: .* is a URL"):
+        load_config(config, ["regions.eu-central.root=eu", f"dataset.root={root}"])
+
+
+def test_a_root_reached_by_a_link_is_the_same(roots):
+    convert(roots)
+    shard(roots)
+    (roots / "link").symlink_to(roots / "data")
+    config = load_config(roots / "geodata.yaml", ["dataset.root=link/posts"])
+    assert geodata.verify(str(roots / "data/posts"), config=config, workers=1).ok
+
+
 def test_an_index_knows_the_roots_without_a_config(roots):
     convert(roots)
     shard(roots)

@@ -3,15 +3,18 @@
 import io
 
 import numpy as np
+import pyarrow as pa
 import pytest
+import simplejpeg
 import torch
 from PIL import Image
 
 import geodata
-from geodata.config import load_config
+from geodata.config import ImageSection, load_config
 from geodata.errors import CorruptShard
 from geodata.loader import build_loader
-from geodata.loader.images import decode_image
+from geodata.loader.images import ImageDecoder, View, decode_image
+from geodata.loader.seeds import Seeds
 
 CONFIG = """
 dataset: {name: pictures, root: data/pictures}
@@ -117,3 +120,38 @@ def test_a_jpeg_is_scaled_while_decoding_and_cropped_in_the_middle():
     pixels = decode_image(encoded(image, "jpeg"), 50)
     assert pixels.shape == (50, 50, 3)
     assert pixels.min() > 240  # the black strip lies outside of the centre
+
+
+def noise(side):
+    pixels = np.random.default_rng(side).integers(0, 256, (side, side, 3), np.uint8)
+    return encoded(Image.fromarray(pixels), "jpeg")
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+@pytest.mark.parametrize("side", [32, 64, 33, 65, 20])
+def test_what_needs_no_scaling_is_what_scaling_would_give(side, mirrored):
+    data = noise(side)
+    pixels = simplejpeg.decode_jpeg(data, "RGB", min_height=32, min_width=32, min_factor=1)
+    box, bilinear = (0, 0, len(pixels), len(pixels)), Image.Resampling.BILINEAR
+    seen = Image.fromarray(pixels).resize((32, 32), bilinear, box=box, reducing_gap=2.0)
+    expected = np.asarray(seen)[:, ::-1] if mirrored else np.asarray(seen)
+    assert (decode_image(data, 32, View(mirrored=mirrored)) == expected).all()
+
+
+@pytest.mark.parametrize("side", [32, 48])
+def test_images_stand_at_their_places_and_a_bad_one_leaves_nothing(side):
+    good, told = noise(side), []
+    column = pa.array([good, good[: len(good) // 2], None, good])
+    decoder = ImageDecoder(ImageSection(column="image", size=32), augmented=False)
+    seeds = Seeds(np.arange(4, dtype=np.int64), 0, 0)
+
+    def bad(row, reason):
+        told.append((row, reason.partition(":")[0]))
+
+    images = decoder(column, [True, True, False, True], seeds, bad, [4, 3, 1, 0], 6)
+    assert told == [(1, "an image cannot be decoded")]
+    assert images.shape == (6, 3, 32, 32)
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    expected = torch.from_numpy(decode_image(good, 32)).permute(2, 0, 1)
+    for place, image in enumerate(images):
+        assert torch.equal(image, expected if place in (0, 4) else torch.zeros_like(expected))

@@ -201,3 +201,23 @@ def test_a_rank_is_believed_that_its_gradients_overflowed(
     else:
         assert "the gradients became inf at step 3" in capsys.readouterr().err
         assert len(steps) == 2
+
+
+def test_auto_means_on_resume_what_it_meant_at_the_start(project, monkeypatch, capsys):
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(precision, "resolve", lambda wanted, _device: "fp16")
+        assert project.run("train.steps=2") == 0
+    assert project.run("train.steps=4") == 2
+    told = capsys.readouterr().err
+    assert "train.precision was fp16 when this run began and is fp32 now" in told
+    assert project.run("train.steps=4", FP16) == 0
+
+
+def test_a_summary_is_json_whatever_the_numbers(project, capsys):
+    from train.monitor import finite
+    from train.trainer import _json
+
+    found = finite({"loss": float("inf"), "eval": {"loss": float("nan"), "samples": 3}})
+    assert found == {"loss": None, "eval": {"loss": None, "samples": 3}}
+    with pytest.raises(ValueError, match="JSON"):
+        _json({"loss": float("nan")})

@@ -7,6 +7,7 @@ steps. An evaluation runs after the checkpoint of its step, so that a resume rep
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ class RunLog:
 
     def write(self, kind: str, record: Mapping[str, Any]) -> None:
         """Append a line; NaN and infinity become null."""
-        line = {"kind": kind, **{name: _plain(value) for name, value in record.items()}}
+        line = {"kind": kind, **finite(record)}
         durable.point(f"{kind} line")
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
@@ -55,6 +56,8 @@ def _belongs(line: bytes, step: int) -> bool:
     return reached < step or (reached == step and record["kind"] == "train")
 
 
-def _plain(value: Any) -> Any:
-    finite = not isinstance(value, float) or abs(value) < float("inf")
-    return value if finite else None
+def finite(value: Any) -> Any:
+    """Return plain JSON with null for NaN and infinity, at any depth of mappings."""
+    if isinstance(value, Mapping):
+        return {name: finite(inner) for name, inner in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
