@@ -102,7 +102,10 @@ def convert(
         "shard_size": shard_size,
         "algorithm": ALGORITHM,
     }
-    listing = [asdict(file) for file in opened.files]
+    listing = [
+        {"name": file.name, "nbytes": file.nbytes, "mtime_ns": file.mtime_ns}
+        for file in opened.files
+    ]
     digest = digest_of({**options, "files": listing})
     catalog = Catalog(str(root), make_access(root / "audit", STAGING, "convert"))
     folder = JobFolder(root, f"convert-{digest_of(options)[:12]}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from geodata.durable import write_bytes
+from geodata.durable import storing
 from geodata.formats import Format
 from geodata.manifest import FileRef, Piece, Shard, Units
 from geodata.stores import GatedStore
@@ -46,7 +46,8 @@ def seal(
         paths["index"] = path.with_name(path.name + form.index_suffix)
         form.write_index(path, paths["index"])
     digest, units = measure(form, path, paths.get("index"))
-    write_bytes(paths["units"], units.to_bytes())
+    with storing(paths["units"]):
+        paths["units"].write_bytes(units.to_bytes())
     shard_id = content[:SHARD_ID_CHARS]
     stem = f"data/region={tag.region}/{shard_id}-{digest[:12]}{form.suffix}"
     names = {

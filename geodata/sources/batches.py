@@ -26,7 +26,8 @@ def assemble(
 ) -> pa.RecordBatch:
     """Return the batch of these records: columns that are not given are null."""
     count = len(keys)
-    given = {**columns, KEY: pa.array(keys, pa.string()), SUBJECT: pa.nulls(count, pa.string())}
+    keys = keys if isinstance(keys, pa.Array) else pa.array(keys, pa.string())
+    given = {**columns, KEY: keys, SUBJECT: pa.nulls(count, pa.string())}
     arrays = [
         given[field.name] if field.name in given else pa.nulls(count, field.type)
         for field in schema

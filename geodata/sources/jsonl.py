@@ -12,31 +12,38 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from geodata.errors import ConfigError
 from geodata.schema import SYSTEM
+from geodata.sources.arrowjson import MAX_DEPTH, expected, news, parsed
 from geodata.sources.base import Piece, Reject, Scan, first_rows
-from geodata.sources.batches import Unfit, assemble, fitting, most_rows
+from geodata.sources.batches import Unfit, assemble, bounded, fitting, most_rows
 from geodata.sources.corpus import NOT_UTF8_NAME, TOO_LONG, Corpus, unreadable
 from geodata.sources.lines import cuts, lines_of
 from geodata.sources.listing import Listing
 from geodata.sources.observed import Seen, schema_of, see_fields
 from geodata.sources.values import array_of, holds_infinity
 
-MAX_DEPTH = 32
-"""Levels of lists and objects, the record's own included: Parquet readers refuse deeper ones."""
-
 _BOM = b"\xef\xbb\xbf"
 _BLOCK_BYTES = 4 << 20
+_SCAN_BYTES = 1 << 20
+_FEW_BYTES = 16 << 10
+"""Bytes of a block whose lines are as quickly read one by one."""
 _HALF_PAIR = re.compile(r"[\ud800-\udfff]")
 
-_Line = tuple[int, bytes, "dict[str, Any] | str | None"]
+_Line = tuple[int, bytes, "dict[str, Any] | pa.RecordBatch | str | None"]
 """Number of a line in its piece (0: the file itself), its bytes, and what it holds: a record, the
-reason to reject it, or None when it is blank."""
+reason to reject it, or None when it is blank. Lines read as one are a batch, without their bytes
+and with the number of the last."""
 
 
 class JsonLines(Corpus):
@@ -63,7 +70,10 @@ class JsonLines(Corpus):
         fields: dict[str, Seen] = {}
         rows = number = 0
         for part in self.by_file(piece):
-            for number, _, found in self._lines(part):
+            for number, _, found in self._lines(part, _SCAN_BYTES, partial(_known, fields)):
+                if isinstance(found, pa.RecordBatch):
+                    rows += found.num_rows
+                    continue
                 rows += found is not None
                 if isinstance(found, dict):
                     see_fields(fields, found, (part.file, number))
@@ -86,11 +96,16 @@ class JsonLines(Corpus):
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records that parse and fit `schema`."""
         block = _Block(schema, reject)
+        columns = pa.schema([field for field in schema if field.name not in SYSTEM])
         for part in self.by_file(piece):
             file, key = self.shown(part.file), self.key(part.file)
-            for number, line, found in self._lines(part):
+            for number, line, found in self._lines(part, _BLOCK_BYTES, partial(parsed, columns)):
                 row = first_row + number if number else None
-                if isinstance(found, dict):
+                if isinstance(found, pa.RecordBatch):
+                    yield from block.flush()
+                    rows = np.arange(found.num_rows) + (first_row + number - found.num_rows + 1)
+                    yield from bounded(_keyed(found, schema, key, rows))
+                elif isinstance(found, dict):
                     if block.is_full(len(line)):
                         yield from block.flush()
                     block.add(f"{key}#{row}", Reject(file, row, "", line), found)
@@ -98,20 +113,30 @@ class JsonLines(Corpus):
                     reject(Reject(file, row, found, line))
         yield from block.flush()
 
-    def _lines(self, part: Piece) -> Iterator[_Line]:
+    def _lines(
+        self, part: Piece, target: int, at_once: Callable[[bytes], pa.RecordBatch | None]
+    ) -> Iterator[_Line]:
+        """Yield the lines of a part of a file, those of a block together if `at_once` can."""
         if not self.named_in_utf8(part.file):
             yield 0, b"", NOT_UTF8_NAME
             return
-        number = 0
-        lines = lines_of(self.path(part.file), part.start, part.stop)
+        path, number = self.path(part.file), 0
         try:
-            for number, line in enumerate(lines, start=1):
-                if line is None:
-                    yield number, b"", TOO_LONG
-                elif number == 1 and part.start == 0:
-                    yield number, line, _parse(line.removeprefix(_BOM))
-                else:
-                    yield number, line, _parse(line)
+            for start, stop in pairwise(_blocks(path, part, target)):
+                together = _FEW_BYTES <= stop - start <= 2 * target
+                batch = at_once(_read(path, start, stop)) if together else None
+                if batch is not None:
+                    number += batch.num_rows
+                    yield number, b"", batch
+                    continue
+                for line in lines_of(path, start, stop):
+                    number += 1
+                    if line is None:
+                        yield number, b"", TOO_LONG
+                    elif number == 1 and part.start == 0:
+                        yield number, line, _parse(line.removeprefix(_BOM))
+                    else:
+                        yield number, line, _parse(line)
         except OSError as error:
             yield 0, b"", unreadable(error)
 
@@ -120,7 +145,7 @@ class JsonLines(Corpus):
         offsets = [piece.start, piece.stop]
         if piece.files == 1 and self.named_in_utf8(piece.file):
             with suppress(OSError):
-                offsets = cuts(self.path(piece.file), piece.nbytes, target_bytes)
+                offsets = cuts(self.path(piece.file), piece.start, piece.stop, target_bytes)
         for start, stop in pairwise(offsets):
             nbytes = stop - start if piece.files == 1 else piece.nbytes
             yield Piece(piece.file, piece.files, start, stop, nbytes)
@@ -140,6 +165,39 @@ class JsonLines(Corpus):
                 file=self.shown(index),
                 hint="Rewrite it as line JSON: jq -c '.[]' for an array, jq -c . for an object",
             )
+
+
+def _blocks(path: Path, part: Piece, target: int) -> list[int]:
+    """Return offsets that cut a part of a file into blocks; the first is small, to learn from."""
+    if part.stop - part.start <= 2 * _FEW_BYTES:
+        return [part.start, part.stop]
+    first = cuts(path, part.start, part.stop, _FEW_BYTES)[1]
+    return [part.start, *cuts(path, first, part.stop, target)]
+
+
+def _keyed(
+    batch: pa.RecordBatch, schema: pa.Schema, key: str, rows: npt.NDArray[np.int64]
+) -> pa.RecordBatch:
+    """Return the records of the rows with these numbers, with their keys."""
+    keys = pc.binary_join_element_wise(key, pa.array(rows).cast(pa.string()), "#")
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    return assemble(schema, keys, columns)
+
+
+def _read(path: Path, start: int, stop: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(start)
+        return file.read(stop - start)
+
+
+def _known(fields: dict[str, Seen], data: bytes) -> pa.RecordBatch | None:
+    """Return the records of a block that holds nothing but what `fields` tells."""
+    schema = expected(fields)
+    batch = None if schema is None else parsed(schema, data)
+    if schema is None or batch is None:
+        return None
+    columns = zip(schema.names, batch.columns, strict=True)
+    return None if any(news(array, fields[name]) for name, array in columns) else batch
 
 
 class _Block:

@@ -28,18 +28,18 @@ def lines_of(path: Path, start: int, stop: int) -> Iterator[bytes | None]:
             yield None
 
 
-def cuts(path: Path, nbytes: int, target: int) -> list[int]:
-    """Return offsets that cut a file of `nbytes` after line ends, about `target` bytes apart."""
-    found = [0]
+def cuts(path: Path, start: int, stop: int, target: int) -> list[int]:
+    """Return offsets from `start` to `stop`, after line ends, about `target` bytes apart."""
+    found = [start]
     with path.open("rb") as file:
-        while found[-1] + target < nbytes:
+        while found[-1] + target < stop:
             goal = found[-1] + target
             file.seek(goal - 1)
-            cut = goal - 1 + _skip(file, nbytes - goal + 1)
-            if cut >= nbytes:
+            cut = goal - 1 + _skip(file, stop - goal + 1)
+            if cut >= stop:
                 break
             found.append(cut)
-    return [*found, nbytes]
+    return [*found, stop]
 
 
 def _skip(file: BinaryIO, most: int) -> int:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import stat
+from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import overload
-
-import numpy as np
 
 from geodata.errors import ConfigError
 
@@ -44,12 +44,15 @@ class FileList(Sequence[SourceFile]):
         """Take (name, size, modification time) in any order."""
         rows = sorted(entries)
         self._names = b"".join(name for name, _, _ in rows)
-        self._ends = np.cumsum([len(name) for name, _, _ in rows], dtype=np.int64)
-        self._sizes = np.array([size for _, size, _ in rows], np.int64)
-        self._mtimes = np.array([mtime for _, _, mtime in rows], np.int64)
+        self._bounds = array("q", [0, *accumulate(len(name) for name, _, _ in rows)])
+        self._sizes = array("q", [size for _, size, _ in rows])
+        self._mtimes = array("q", [mtime for _, _, mtime in rows])
 
     def __len__(self) -> int:
-        return len(self._ends)
+        return len(self._sizes)
+
+    def __iter__(self) -> Iterator[SourceFile]:
+        return (SourceFile(os.fsdecode(name), *rest) for name, *rest in self.entries())
 
     @overload
     def __getitem__(self, index: int) -> SourceFile: ...
@@ -58,14 +61,25 @@ class FileList(Sequence[SourceFile]):
     def __getitem__(self, index: int | slice) -> SourceFile | Sequence[SourceFile]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        name, size, mtime = self.entry(range(len(self))[index])
-        return SourceFile(os.fsdecode(name), size, mtime)
+        place = range(len(self))[index]
+        return SourceFile(self.name(place), self._sizes[place], self._mtimes[place])
 
-    def entry(self, index: int) -> _Entry:
-        """Return (name, size, modification time) of the file `index`, which is not negative."""
-        start = self._ends[index - 1] if index else 0
-        name = self._names[start : self._ends[index]]
-        return name, int(self._sizes[index]), int(self._mtimes[index])
+    def name(self, index: int) -> str:
+        """Return the name of the file `index`, which is not negative."""
+        return os.fsdecode(self._names[self._bounds[index] : self._bounds[index + 1]])
+
+    def nbytes(self, index: int) -> int:
+        """Return the size of the file `index`."""
+        return self._sizes[index]
+
+    def names(self) -> Iterator[str]:
+        """Yield the name of each file."""
+        return map(self.name, range(len(self)))
+
+    def entries(self) -> Iterator[_Entry]:
+        """Yield (name, size, modification time) of each file."""
+        names = (self._names[start:stop] for start, stop in pairwise(self._bounds))
+        return zip(names, self._sizes, self._mtimes, strict=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,19 +93,16 @@ class Listing:
 
     def suffixes(self) -> Counter[str]:
         """Return how many files have each suffix, in small letters; "" is none."""
-        return Counter(suffix_of(name) for name, _, _ in self._entries())
+        return Counter(suffix_of(name) for name, _, _ in self.files.entries())
 
     def only(self, suffixes: Collection[str]) -> Listing:
         """Return the listing of the files with one of these suffixes; the others are ignored."""
-        kept = [entry for entry in self._entries() if suffix_of(entry[0]) in suffixes]
+        kept = [entry for entry in self.files.entries() if suffix_of(entry[0]) in suffixes]
         ignored = Counter(self.ignored)
         for suffix, count in self.suffixes().items():
             if suffix not in suffixes:
                 ignored[suffix or "no suffix"] += count
         return Listing(self.root, FileList(kept), dict(ignored), self.single)
-
-    def _entries(self) -> Iterator[_Entry]:
-        return (self.files.entry(index) for index in range(len(self.files)))
 
 
 def list_files(root: Path) -> Listing:

@@ -29,16 +29,16 @@ MAX_FIELDS = 10_000
 """Most fields of a schema, nested ones included."""
 
 _WIDE = "integer beyond 64 bits"
-_ODD = "integer that no double holds"
-_NEGATIVE = "negative int64"
+ODD = "integer that no double holds"
+NEGATIVE = "negative int64"
 
 _FAMILIES = {
     "bool": "bool",
     "int64": "number",
-    _NEGATIVE: "number",
+    NEGATIVE: "number",
     "uint64": "number",
     _WIDE: "number",
-    _ODD: "number",
+    ODD: "number",
     "double": "number",
     "string": "string",
     "list": "list",
@@ -102,8 +102,8 @@ def integer_kinds(value: int) -> tuple[str, ...]:
     if value in UINT64:
         kind = "int64" if value in INT64 else "uint64"
     else:
-        kind = _NEGATIVE if value in INT64 else _WIDE
-    return (kind,) if value in _DOUBLE or is_double(value) else (kind, _ODD)
+        kind = NEGATIVE if value in INT64 else _WIDE
+    return (kind,) if value in _DOUBLE or is_double(value) else (kind, ODD)
 
 
 def is_double(value: int) -> bool:
@@ -117,8 +117,8 @@ def is_double(value: int) -> bool:
 def number_type(kinds: Collection[str]) -> pa.DataType | None:
     """Return the type that holds all numbers of these kinds without loss, or None."""
     if "double" in kinds:
-        return None if _ODD in kinds else pa.float64()
-    if _WIDE in kinds or ("uint64" in kinds and _NEGATIVE in kinds):
+        return None if ODD in kinds else pa.float64()
+    if _WIDE in kinds or ("uint64" in kinds and NEGATIVE in kinds):
         return None
     return pa.uint64() if "uint64" in kinds else pa.int64()
 
@@ -205,7 +205,7 @@ class _Chooser:
         return _first_number(numbers)
 
     def _number_conflict(self, numbers: dict[str, Place], path: str) -> SchemaError:
-        one, other = ("double", _ODD) if "double" in numbers else (_NEGATIVE, "uint64")
+        one, other = ("double", ODD) if "double" in numbers else (NEGATIVE, "uint64")
         if _WIDE in numbers and "double" not in numbers:
             file, row = numbers[_WIDE]
             hint = "Write it as a string, or reject such records: --on-error skip | quarantine"
@@ -230,9 +230,9 @@ class _Chooser:
 
 def _first_number(numbers: dict[str, Place]) -> pa.DataType:
     """Return the type of the number seen first; of integers, the first that decides their sign."""
-    order = sorted((place, kind) for kind, place in numbers.items() if kind not in (_WIDE, _ODD))
+    order = sorted((place, kind) for kind, place in numbers.items() if kind not in (_WIDE, ODD))
     kinds = [kind for _, kind in order]
     if kinds and kinds[0] == "double":
         return pa.float64()
-    deciding = next((kind for kind in kinds if kind in ("uint64", _NEGATIVE)), "int64")
+    deciding = next((kind for kind in kinds if kind in ("uint64", NEGATIVE)), "int64")
     return pa.uint64() if deciding == "uint64" else pa.int64()

@@ -43,7 +43,7 @@ class TextTree(Corpus):
             yield assemble(schema, keys, columns)
 
 
-def _text(_: int, data: bytes) -> bytes:
+def _text(_: str, data: bytes) -> bytes:
     """Return the bytes of a text; raise Unfit if they are none."""
     try:
         data.decode()

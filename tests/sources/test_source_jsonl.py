@@ -12,7 +12,7 @@ from source_reading import read_all
 from geodata.errors import ConfigError, SchemaError
 from geodata.schema import dataset_schema, media_of
 from geodata.sources import corpus, open_source
-from geodata.sources.jsonl import MAX_DEPTH
+from geodata.sources.arrowjson import MAX_DEPTH
 
 ONCE = settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -94,3 +94,14 @@ def test_a_dataset_of_large_strings_is_served(tree):
     stored = dataset_schema(pa.schema([("text", pa.large_string()), ("other", pa.int64())]))
     read = read_all(open_source(tree, source_id="s"), schema=stored)
     assert read.records["s/a.txt"] == {"text": "plain\r\n", "other": None}
+
+
+def test_a_file_is_read_to_its_end_whatever_its_size_was_when_listed(tmp_path):
+    for name, listed in (("a.txt", b""), ("b.txt", b"x"), ("c.txt", b"x" * 10_000)):
+        (tmp_path / name).write_bytes(listed)
+    source = open_source(tmp_path, source_id="s")
+    grown = "é" * 5_000
+    (tmp_path / "a.txt").write_text(grown)
+    (tmp_path / "b.txt").write_text(grown)
+    (tmp_path / "c.txt").write_text("")
+    assert read_all(source).column("text") == [grown, grown, ""]
