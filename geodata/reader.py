@@ -1,7 +1,8 @@
 """(shard, rows) → record batch, from the cache or the store; torch-free.
 
-Units are decoded whole and kept within a budget of bytes, so rows of one unit cost one decode.
-Handles are opened by the process that reads, never carried over a fork.
+Units are decoded whole and kept within a budget of bytes, so rows of one unit cost one decode; but
+what lies plain in a mapped file is copied once, from there to its place in the batch. Handles are
+opened by the process that reads, never carried over a fork.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import os
 import resource
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,15 +22,64 @@ import pyarrow as pa
 from geodata.cache import Cache
 from geodata.catalog import Catalog, tag_of_file
 from geodata.errors import CorruptShard, ObjectNotFound
-from geodata.formats import ShardReader, get_format
+from geodata.formats import MappedReader, ShardReader, get_format
+from geodata.formats.base import MEDIA_UNIT_BYTES
+from geodata.formats.slices import Slices, merged
+from geodata.formats.units import select
 from geodata.manifest import FileRef, Index, Shard, Version
 from geodata.policy import Movement
 
 Int64s = npt.NDArray[np.int64]
+Read = TypeVar("Read")
 
-OPEN_SHARDS = 64
+OPEN_SHARDS = 128
 CACHE_ATTEMPTS = 3
 DAMAGED = "geodata verify tells what is damaged"
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """A unit as it is kept: where bytes lie in the mapped file, and the other columns, decoded.
+
+    One that is `mapped` points into its shard's file. `nbytes` is what it counts in the budget: a
+    small one as much as a unit of media, since a mapping or a handful of objects hangs on it.
+    """
+
+    schema: pa.Schema
+    runs: Mapping[str, Slices]
+    rest: pa.RecordBatch | None
+    mapped: bool
+    nbytes: int
+
+    @classmethod
+    def of(cls, reader: ShardReader, unit: int, columns: Sequence[str]) -> _Unit:
+        """Return these columns of a unit."""
+        schema = select(reader.schema, columns)
+        mapped = reader if isinstance(reader, MappedReader) else None
+        runs = mapped.runs(unit, schema.names) if mapped else {}
+        nbytes = sum(places.offsets.nbytes + places.sizes.nbytes for places in runs.values())
+        others = [name for name in schema.names if name not in runs]
+        rest = reader.read_unit(unit, others) if others else None
+        nbytes += rest.nbytes if rest else 0
+        return cls(schema, runs, rest, mapped is not None, max(nbytes, MEDIA_UNIT_BYTES))
+
+    def part(self, shard: str, number: int, rows: Int64s, places: Int64s) -> _Part:
+        """Return some rows of this unit, which has that number in its shard."""
+        runs = {name: found.pick(rows) for name, found in self.runs.items()}
+        rest = None if self.rest is None else self.rest.take(pa.array(rows))
+        return _Part(shard, number, self.schema, runs, rest, places)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Rows of a unit, and which rows of a batch they become."""
+
+    shard: str
+    number: int
+    schema: pa.Schema
+    runs: Mapping[str, Slices]
+    rest: pa.RecordBatch | None
+    places: Int64s
 
 
 class Reader:
@@ -59,7 +110,7 @@ class Reader:
     def _reset(self) -> None:
         self._pid = os.getpid()
         self._open: OrderedDict[str, ShardReader] = OrderedDict()
-        self._units: OrderedDict[tuple[str, int, tuple[str, ...]], pa.RecordBatch] = OrderedDict()
+        self._units: OrderedDict[tuple[str, int, tuple[str, ...]], _Unit] = OrderedDict()
         self._held = 0
         soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._most_open = max(min(OPEN_SHARDS, soft // 8), 1)
@@ -87,32 +138,43 @@ class Reader:
         """Return row `rows[i]` of shard `names[shards[i]]` as row i; there is at least one."""
         if self._pid != os.getpid():
             self._reset()
-        parts, places = [], []
-        for shard in np.unique(shards):
-            name, own = names[shard], np.flatnonzero(shards == shard)
-            unit = np.searchsorted(self._starts[name], rows[own], side="right") - 1
-            for number in np.unique(unit):
-                chosen = own[unit == number]
-                batch = self.unit(name, int(number), columns)
-                parts.append(batch.take(pa.array(rows[chosen] - self._starts[name][number])))
-                places.append(chosen)
-        order = np.argsort(np.concatenate(places), kind="stable")
-        return pa.concat_batches(parts).take(pa.array(order))
+        parts = list(self._parts(names, shards, rows, columns))
+        try:
+            return _batch(parts, len(rows))
+        except ValueError:  # decoding tells which shard has such text, or mends it
+            for part in parts:
+                self._read(part.shard, part.number, columns)
+            return _batch(list(self._parts(names, shards, rows, columns)), len(rows))
 
-    def unit(self, shard: str, unit: int, columns: Sequence[str]) -> pa.RecordBatch:
-        """Return a decoded unit, kept for the next call while the budget allows."""
-        key = (shard, unit, tuple(columns))
+    def _parts(
+        self, names: Sequence[str], shards: Int64s, rows: Int64s, columns: Sequence[str]
+    ) -> Iterator[_Part]:
+        """Yield the rows by unit, in the order of their first places."""
+        numbers = np.empty(len(rows), np.int64)
+        for shard in np.unique(shards):
+            own = np.flatnonzero(shards == shard)
+            starts = self._starts[names[shard]]
+            numbers[own] = np.searchsorted(starts, rows[own], side="right") - 1
+        for places in _alike(shards, numbers):
+            name, number = names[shards[places[0]]], int(numbers[places[0]])
+            unit, first = self._unit(name, number, columns), self._starts[name][number]
+            yield unit.part(name, number, rows[places] - first, places)
+
+    def _unit(self, shard: str, number: int, columns: Sequence[str]) -> _Unit:
+        """Return a unit, kept for the next call while the budget allows."""
+        key = (shard, number, tuple(columns))
         known = self._units.get(key)
         if known is not None:
             self._units.move_to_end(key)
+            if shard in self._open:
+                self._open.move_to_end(shard)
             return known
-        batch = self._read(shard, unit, columns)
-        self._units[key] = batch
-        self._held += batch.nbytes
+        unit = self._mending(shard, lambda reader: _Unit.of(reader, number, columns))
+        self._units[key] = unit
+        self._held += unit.nbytes
         while self._held > self._budget and len(self._units) > 1:
-            _key, dropped = self._units.popitem(last=False)
-            self._held -= dropped.nbytes
-        return batch
+            self._held -= self._units.popitem(last=False)[1].nbytes
+        return unit
 
     def batches(self, shard: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield all units of a shard, without keeping them."""
@@ -120,14 +182,17 @@ class Reader:
             yield self._read(shard, unit, columns)
 
     def _read(self, shard: str, unit: int, columns: Sequence[str] | None) -> pa.RecordBatch:
-        """Decode a unit; what a disk has damaged in the cache is fetched anew, once."""
+        return self._mending(shard, lambda reader: reader.read_unit(unit, columns))
+
+    def _mending(self, shard: str, read: Callable[[ShardReader], Read]) -> Read:
+        """Read from a shard; what a disk has damaged in the cache is fetched anew, once."""
         try:
-            return self._opened(shard).read_unit(unit, columns)
+            return read(self._opened(shard))
         except CorruptShard:
             if not self._mend(self._homes[shard][1]):
                 raise
-            self._open.pop(shard).close()
-            return self._opened(shard).read_unit(unit, columns)
+            self._shut(shard)
+            return read(self._opened(shard))
 
     def _mend(self, shard: Shard) -> bool:
         """Drop damaged entries of a shard from the cache; return whether there were some."""
@@ -159,8 +224,17 @@ class Reader:
             reader = self._open_held(name)
         self._open[name] = reader
         if len(self._open) > self._most_open:
-            self._open.popitem(last=False)[1].close()
+            self._shut(next(iter(self._open)))
         return reader
+
+    def _shut(self, name: str) -> None:
+        """Close a shard and let go of its mapping, which keeps an evicted file on the disk."""
+        reader = self._open.pop(name, None)
+        if reader is None:
+            return
+        for key in [key for key, unit in self._units.items() if key[0] == name and unit.mapped]:
+            self._held -= self._units.pop(key).nbytes
+        reader.close()
 
     def _pass_gate(self, name: str) -> None:
         home, shard = self._homes[name]
@@ -230,6 +304,38 @@ class Reader:
             for shard in self._catalog.shards(index, region):
                 if shard.shard_id in self._homes:
                     self._homes[shard.shard_id] = (region, shard)
+
+
+def _alike(shards: Int64s, units: Int64s) -> list[Int64s]:
+    """Return the places of equal pairs together, ascending, in the order of the first."""
+    order = np.lexsort((units, shards))
+    changes = np.diff(shards[order]).astype(bool) | np.diff(units[order]).astype(bool)
+    return sorted(np.split(order, np.flatnonzero(changes) + 1), key=lambda places: int(places[0]))
+
+
+def _batch(parts: Sequence[_Part], count: int) -> pa.RecordBatch:
+    """Return the rows of all parts at their places; ValueError for text that is not UTF-8."""
+    schema, rest, arrays = parts[0].schema, iter(_rest(parts)), []
+    for field in schema:
+        if field.name in parts[0].runs:
+            pieces = ((part.runs[field.name], part.places) for part in parts)
+            arrays.append(merged(pieces, count, field.type))
+        else:
+            arrays.append(next(rest))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _rest(parts: Sequence[_Part]) -> list[pa.Array]:
+    """Return the decoded columns, in order; a step's lanes lie one after another already."""
+    taken = [part.rest for part in parts if part.rest is not None]
+    if not taken:
+        return []
+    order = np.concatenate([part.places for part in parts])
+    rest = pa.concat_batches(taken)
+    if (np.diff(order) < 0).any():
+        rest = rest.take(pa.array(np.argsort(order)))
+    columns: list[pa.Array] = rest.columns
+    return columns
 
 
 def _cached(

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from geodata.errors import ConfigError, CorruptShard, FormatVersionError
+from geodata.formats.slices import Slices
 from geodata.schema import media_of
 
 FORMAT_VERSION = 1
@@ -97,6 +98,21 @@ class ShardReader(Protocol):
 
     def close(self) -> None:
         """Release the file; further reads are an error."""
+
+
+@runtime_checkable
+class MappedReader(ShardReader, Protocol):
+    """A reader that also tells where bytes lie plain in the mapped file, so that none is decoded.
+
+    The text among them is as it stands, UTF-8 or not.
+    """
+
+    def runs(self, unit: int, columns: Sequence[str]) -> Mapping[str, Slices]:
+        """Return where the values of a unit lie, for those of the columns that are in the file so.
+
+        They are columns of strings or binaries, the same in all units of all shards of a schema.
+        The slices stay good after `close`.
+        """
 
 
 class Format(Protocol):

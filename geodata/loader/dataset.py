@@ -226,8 +226,6 @@ class StepDataset(Dataset[Batch | GeodataError]):
         sample: Int64s,
         origin: Sequence[tuple[str, int]],
     ) -> torch.Tensor:
-        section = decoder.section
-
         def bad(row: int, reason: str) -> None:
             if not self.skip_bad:
                 shard, number = origin[row]
@@ -236,10 +234,8 @@ class StepDataset(Dataset[Batch | GeodataError]):
 
         there = rows.column(KEY).is_valid().to_pylist()
         seeds = self._seeds(sample[place])
-        decoded = decoder(rows.column(section.column), there, seeds, bad)
-        images = torch.zeros((len(weight), 3, section.size, section.size), dtype=torch.uint8)
-        images[torch.from_numpy(place)] = decoded
-        return images
+        column = rows.column(decoder.section.column)
+        return decoder(column, there, seeds, bad, place.tolist(), len(weight))
 
 
 def _numbers(column: pa.Array, place: Int64s, count: int, empty: int) -> torch.Tensor:

@@ -24,6 +24,8 @@ from geodata.loader.seeds import Seeds
 Box = tuple[float, float, float, float]
 """Left, top, right and bottom of a crop, as shares of the image's width and height."""
 
+WHOLE: Box = (0.0, 0.0, 1.0, 1.0)
+
 Pixels = npt.NDArray[np.uint8]
 
 
@@ -94,9 +96,15 @@ class ImageDecoder:
         there: Sequence[bool],
         seeds: Seeds,
         bad: Callable[[int, str], None],
+        places: Sequence[int],
+        count: int,
     ) -> torch.Tensor:
-        """Decode a column; a row that is `there` but cannot be decoded is told to `bad`."""
-        out = np.zeros((len(column), self.section.size, self.section.size, 3), np.uint8)
+        """Decode a column into a tensor of `count` images at these places, 0 elsewhere.
+
+        A row that is `there` but cannot be decoded is told to `bad`. The colours of a pixel lie
+        together in memory (channels last).
+        """
+        out = np.zeros((count, self.section.size, self.section.size, 3), np.uint8)
         buffers = [value.as_buffer() if value.is_valid else None for value in column]
         views = draw_views(self.section, seeds) if self.augmented else [CENTRE] * len(column)
 
@@ -104,11 +112,13 @@ class ImageDecoder:
             data = buffers[row]
             if data is None:
                 return "a record has no image" if there[row] else None
+            image = out[places[row]]
             try:
-                out[row] = decode_image(data, self.section.size, views[row])
+                decode_into(image, data, views[row])
             except MissingExtra:
                 raise
             except Exception as error:
+                image[:] = 0
                 return f"an image cannot be decoded: {error}"
             return None
 
@@ -142,25 +152,37 @@ def _imaging() -> Any:
 
 
 def decode_image(data: Any, size: int, view: View = CENTRE) -> Pixels:
-    """Return what `view` sees of an encoded image, scaled to uint8 [size, size, 3].
+    """Return what `view` sees of an encoded image, scaled to uint8 [size, size, 3]."""
+    out = np.empty((size, size, 3), np.uint8)
+    decode_into(out, data, view)
+    return out
+
+
+def decode_into(out: Pixels, data: Any, view: View = CENTRE) -> None:
+    """Fill `out` [size, size, 3] with what `view` sees of an encoded image, scaled.
 
     JPEG is decoded at a reduced scale where that is enough. Transparency is laid over white.
     """
-    raw, imaging = bytes(data), _imaging()
-    if raw[:2] == b"\xff\xd8":
-        image, box = _decode_jpeg(raw, size, view)
+    raw, imaging = memoryview(data).cast("B"), _imaging()
+    if bytes(raw[:2]) == b"\xff\xd8":
+        pixels, box = _decode_jpeg(raw, out, view)
+        if pixels.shape == out.shape and box == WHOLE:
+            if pixels is not out:
+                out[:] = pixels[:, ::-1] if view.mirrored else pixels
+            return
+        image = imaging.fromarray(pixels)
     else:
         image = _in_colour(imaging.open(io.BytesIO(raw)))
         box = view.box(*image.size)
     width, height = image.size
     found = (box[0] * width, box[1] * height, box[2] * width, box[3] * height)
-    seen = image.resize((size, size), imaging.Resampling.BILINEAR, box=found, reducing_gap=2.0)
+    seen = image.resize(out.shape[:2], imaging.Resampling.BILINEAR, box=found, reducing_gap=2.0)
     if view.mirrored:
         seen = seen.transpose(imaging.Transpose.FLIP_LEFT_RIGHT)
     if seen.mode == "RGBA":
         layer, seen = seen, imaging.new("RGBA", seen.size, "white")
         seen.alpha_composite(layer)
-    return np.asarray(seen)[..., :3]
+    out[:] = np.asarray(seen)[..., :3]
 
 
 def _in_colour(image: Any) -> Any:
@@ -171,19 +193,24 @@ def _in_colour(image: Any) -> Any:
     return image.convert("RGBA" if see_through else "RGB")
 
 
-def _decode_jpeg(raw: bytes, size: int, view: View) -> tuple[Any, Box]:
-    """Return the image, at a scale at which the crop still has `size` pixels, and the crop."""
+def _decode_jpeg(raw: memoryview, out: Pixels, view: View) -> tuple[Pixels, Box]:
+    """Return the image, at a scale at which the crop still has the size of `out`, and the crop.
+
+    What needs neither scaling nor mirroring is decoded into `out`.
+    """
     try:
         import simplejpeg
     except ImportError as error:
         raise MissingExtra.of("simplejpeg", "images") from error
     height, width, _colours, _sampling = simplejpeg.decode_jpeg_header(raw)
-    box = view.box(width, height)
+    box, size = view.box(width, height), len(out)
+    is_seen = box == WHOLE and (height, width, 3) == out.shape and not view.mirrored
     decoded: Pixels = simplejpeg.decode_jpeg(
         raw,
         colorspace="RGB",
         min_height=math.ceil(size / (box[3] - box[1])),
         min_width=math.ceil(size / (box[2] - box[0])),
         min_factor=1,
+        buffer=out if is_seen else None,
     )
-    return _imaging().fromarray(decoded), box
+    return (out if is_seen else decoded), box

@@ -107,17 +107,18 @@ def sequences(
     Labels equal the tokens (not shifted), -100 at padding. A text longer than `length` is cropped
     to the window that `starts` (random 63-bit numbers, or None for the head) chooses.
     """
-    longest = min(max((len(ids) + 1 for ids in tokens), default=1), length)
+    lengths = np.fromiter(map(len, tokens), np.int64, len(tokens))
+    longest = min(int(lengths.max(initial=0)) + 1, length)
     width = min(-(-longest // ALIGN) * ALIGN, length)
-    labels = np.full((len(tokens), width), IGNORED, np.int64)
-    for row, ids in enumerate(tokens):
-        room = len(ids) + 1 - length
-        start = int(starts[row] % (room + 1)) if room > 0 and starts is not None else 0
-        part = ids[start : start + length]
-        labels[row, : len(part)] = part
-        if len(part) < length and len(ids):
+    room = np.maximum(lengths + 1 - length, 0)
+    firsts = np.zeros_like(room) if starts is None else starts % (room + 1)
+    padded = np.full((len(tokens), width), tokenizer.eos_id, np.int64)
+    labels = np.full_like(padded, IGNORED)
+    for row, (ids, first) in enumerate(zip(tokens, firsts.tolist(), strict=True)):
+        part = ids[first : first + length]
+        padded[row, : len(part)] = labels[row, : len(part)] = part
+        if len(ids) and len(part) < length:
             labels[row, len(part)] = tokenizer.eos_id
-    padded = np.where(labels == IGNORED, tokenizer.eos_id, labels)
     return torch.from_numpy(padded), torch.from_numpy(labels)
 
 

@@ -38,10 +38,15 @@ from geodata.formats.base import UnitRange
 from geodata.formats.hdf5.directory import Directory, load
 from geodata.formats.layout import Array, Layout
 from geodata.formats.mapping import map_file
+from geodata.formats.slices import RAGGED, Slices, runs_of
 from geodata.formats.units import UnitCutter, select, starts_of, take_by_unit
+from geodata.schema import media_of
 
 if TYPE_CHECKING:
     from geodata.formats.hdf5.writer import Hdf5Writer
+
+
+ENCODED = ("image", "audio")
 
 
 class Hdf5Format:
@@ -109,6 +114,15 @@ class Hdf5Reader:
         data = np.frombuffer(self._data, np.uint8)
         arrays = [self._column(data, unit, field.name) for field in schema]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def runs(self, unit: int, columns: Sequence[str]) -> Mapping[str, Slices]:
+        """Return where encoded media lie; shorter values are cheaper to take in Arrow."""
+        media = [name for name in columns if media_of(self.schema.field(name)) in ENCODED]
+        ragged = [name for name in media if self.schema.field(name).type in RAGGED]
+        if not ragged:
+            return {}
+        batch = self.read_unit(unit, ragged)
+        return {name: runs_of(batch.column(name)) for name in ragged}
 
     def take(self, rows: Sequence[int], columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """Return rows in the order given, copying these alone out of their units."""

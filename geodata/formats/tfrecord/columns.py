@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from geodata.errors import SchemaError
 from geodata.formats.lowering import Lowering, retype
-from geodata.formats.slices import Slices
+from geodata.formats.slices import RAGGED, Slices
 from geodata.formats.tfrecord import values as tfvalues
 from geodata.formats.tfrecord.exact import ExactColumn
-from geodata.formats.tfrecord.example import BYTES, FIRST, Feature
+from geodata.formats.tfrecord.example import BYTES, FIRST, Feature, among
 from geodata.formats.tfrecord.plain import Values, plain_of, valid, within
 from geodata.formats.tfrecord.wire import Bools, Int64s, Runs, sums
 
@@ -33,6 +33,7 @@ class Column:
     """The features of one column: those of its plain values, then the exact one."""
 
     def __init__(self, field: pa.Field):
+        self.name: str = field.name
         self._field = field
         self._lowering = Lowering.of(field.type, casts=_cast_of, views=_view_of)
         self._plain = plain_of(field, self._lowering.cast)
@@ -44,6 +45,11 @@ class Column:
     def features(self) -> list[Feature]:
         """Return all features that there may be, in order."""
         return [*self._own, self._exact]
+
+    @property
+    def is_ragged(self) -> bool:
+        """Return whether a row's feature has the bytes of its value."""
+        return self._field.type in RAGGED
 
     def encode(self, array: pa.Array, live: Bools) -> list[Runs]:
         """Return the entries of the live ones among these values, of each feature that some have.
@@ -93,6 +99,20 @@ class Column:
             lists = [tfvalues.decode(found[feature].pick(whole), kind) for feature, kind in pairs]
             groups.append((whole, self._plain.build(lists)))
         return self._lowering.restore(_placed(groups, count, self._lowering.stored))
+
+    def runs(self, found: Mapping[Feature, Slices], count: int) -> Slices:
+        """Return where the bytes lie of the values of `count` rows with these features.
+
+        ValueError where they are not of the column's type, which is one of bytes.
+        """
+        (feature,) = self._own
+        present = _present(found, [feature], count)
+        if self._exact in found:
+            raise ValueError("bytes that do not stand as they are")
+        if not present.any():
+            return Slices(pa.py_buffer(b""), np.zeros(count, np.int64), np.full(count, -1))
+        values = tfvalues.runs(found[feature].pick(present))
+        return among(values.data, values.offsets, values.sizes, present)
 
     def _divide(self, array: pa.Array) -> tuple[Bools, list[Values], Bools]:
         """Return which values stand plain, their lists, and which ones lose something so."""

@@ -23,7 +23,14 @@ from geodata.formats.mapping import map_file
 from geodata.formats.slices import Slices
 from geodata.formats.tfrecord import index as tfindex
 from geodata.formats.tfrecord.columns import Column
-from geodata.formats.tfrecord.example import among, entries_of, example_of, examples, split
+from geodata.formats.tfrecord.example import (
+    Feature,
+    among,
+    entries_of,
+    example_of,
+    examples,
+    split,
+)
 from geodata.formats.tfrecord.frames import FRAME, Data, framed
 from geodata.formats.tfrecord.plain import valid
 from geodata.formats.tfrecord.wire import Int64s
@@ -147,10 +154,19 @@ class TfRecordReader:
     def read_unit(self, unit: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """Return all rows of a run of records."""
         schema = select(self.schema, columns)
-        if not 0 <= unit < len(self.unit_slots):
-            raise IndexError(f"no unit {unit} of {len(self.unit_slots)}")
-        start, stop = int(self._starts[unit]), int(self._starts[unit + 1])
-        return self._read(np.arange(start, stop), schema)
+        return self._read(self._rows(unit), schema)
+
+    def runs(self, unit: int, columns: Sequence[str]) -> Mapping[str, Slices]:
+        """Return where strings and binaries lie in a unit's records."""
+        rows = self._rows(unit)
+        ragged = [self._columns[name] for name in columns if self._columns[name].is_ragged]
+        if not ragged:
+            return {}
+        found, runs = self._split(rows, ragged), {}
+        for column in ragged:
+            with self._corrupt(column.name):
+                runs[column.name] = column.runs(found, len(rows))
+        return runs
 
     def take(self, rows: Sequence[int], columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """Return rows in the order given, touching no other record."""
@@ -164,14 +180,24 @@ class TfRecordReader:
         """Release the file."""
         self._data = None
 
-    def _read(self, rows: Int64s, schema: pa.Schema) -> pa.RecordBatch:
-        """Return ascending rows."""
+    def _rows(self, unit: int) -> Int64s:
+        """Return the numbers of a unit's rows."""
+        if not 0 <= unit < len(self.unit_slots):
+            raise IndexError(f"no unit {unit} of {len(self.unit_slots)}")
+        return np.arange(self._starts[unit], self._starts[unit + 1])
+
+    def _split(self, rows: Int64s, columns: Sequence[Column]) -> Mapping[Feature, Slices]:
+        """Return the features of these columns in ascending rows."""
         records = self._records(rows)
-        columns = [self._columns[name] for name in schema.names]
         wanted = {feature for column in columns for feature in column.features}
         with self._corrupt():
             data = np.frombuffer(records.data, np.uint8)
-            found = split(data, records, self._features, wanted)
+            return split(data, records, self._features, wanted)
+
+    def _read(self, rows: Int64s, schema: pa.Schema) -> pa.RecordBatch:
+        """Return ascending rows."""
+        columns = [self._columns[name] for name in schema.names]
+        found = self._split(rows, columns)
         arrays = []
         for field, column in zip(schema, columns, strict=True):
             with self._corrupt(field.name):

@@ -91,6 +91,14 @@ def decode(lists: Slices, kind: pa.DataType) -> tuple[pa.Array, Int64s]:
     return _from_floats(data.view(_FLOAT), kind), counts
 
 
+def runs(lists: Slices) -> Slices:
+    """Return the values of lists, none absent, that each have one of bytes, else ValueError."""
+    values, counts = _items(lists)
+    if (counts != 1).any():
+        raise ValueError("a list that holds not one value")
+    return values
+
+
 def contents(lists: Slices) -> Slices:
     """Return the contents of lists, none absent, of one field each; ValueError for others."""
     stop = lists.offsets + lists.sizes

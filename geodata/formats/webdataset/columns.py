@@ -71,6 +71,11 @@ class Member:
         """Return every suffix the member can have."""
         return [self.prefix + extension for extension in _EXTENSIONS[self.kind]]
 
+    @property
+    def is_plain(self) -> bool:
+        """Return whether a content is its value's bytes."""
+        return self.kind in ("media", "text", "binary")
+
     def suffix(self, content: Content) -> bytes:
         """Return the suffix of the member with this content."""
         if self.kind == "media":

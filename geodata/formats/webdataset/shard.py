@@ -27,7 +27,7 @@ from geodata.durable import sync
 from geodata.errors import CorruptShard, GeodataError, SchemaError
 from geodata.formats.base import FORMAT_VERSION, UnitRange, stamped
 from geodata.formats.mapping import map_file
-from geodata.formats.slices import Slices
+from geodata.formats.slices import RAGGED, Slices, runs_of
 from geodata.formats.units import (
     UnitCutter,
     check_batch_bytes,
@@ -209,7 +209,7 @@ class WebDatasetReader:
 
     def __init__(self, path: Path, index: Path | None):
         self._shard = path.name
-        self._data = map_file(path)
+        self._data: pa.Buffer | None = map_file(path)
         self._index = _index_of(self._data, path, index)
         self.schema: pa.Schema = self._index.schema
         self.metadata: Mapping[str, str] = self._index.metadata
@@ -227,10 +227,18 @@ class WebDatasetReader:
     def read_unit(self, unit: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """Return all rows of a run of members."""
         schema = select(self.schema, columns)
-        if not 0 <= unit < len(self.unit_slots):
-            raise IndexError(f"no unit {unit} of {len(self.unit_slots)}")
-        start, stop = int(self._starts[unit]), int(self._starts[unit + 1])
-        return self._read(np.arange(start, stop), schema)
+        return self._read(np.arange(*self._bounds(unit)), schema)
+
+    def runs(self, unit: int, columns: Sequence[str]) -> Mapping[str, Slices]:
+        """Return the contents of a unit's members that are values as they stand, and its keys."""
+        rows, found = slice(*self._bounds(unit)), {}
+        for name in columns:
+            with self._corrupt(name):
+                if name in self._members and self._members[name][0].is_plain:
+                    found[name] = self._pick(self._members[name][1], rows)
+                elif name == KEY and self.schema.field(KEY).type in RAGGED:
+                    found[name] = runs_of(self._index.keys[rows])
+        return found
 
     def take(self, rows: Sequence[int], columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """Return rows in the order given, touching no other record."""
@@ -244,10 +252,21 @@ class WebDatasetReader:
         """Release the file."""
         self._data = None
 
-    def _read(self, rows: Int64s, schema: pa.Schema) -> pa.RecordBatch:
-        """Return ascending rows."""
+    def _opened(self) -> pa.Buffer:
         if self._data is None:
             raise ValueError("the shard is closed")
+        return self._data
+
+    def _bounds(self, unit: int) -> tuple[int, int]:
+        """Return the first row of a unit, and the one after its last."""
+        self._opened()
+        if not 0 <= unit < len(self.unit_slots):
+            raise IndexError(f"no unit {unit} of {len(self.unit_slots)}")
+        return int(self._starts[unit]), int(self._starts[unit + 1])
+
+    def _read(self, rows: Int64s, schema: pa.Schema) -> pa.RecordBatch:
+        """Return ascending rows."""
+        self._opened()
         in_json = [name for name in schema.names if name != KEY and name in self._codecs]
         documents = self._documents(rows) if in_json else []
         arrays = []
@@ -277,9 +296,9 @@ class WebDatasetReader:
                 raise CorruptShard(fault, shard=self._shard, row=row, key=key) from None
         return documents
 
-    def _pick(self, slices: Slices, rows: Int64s) -> Slices:
-        picked = slices.pick(rows)
-        if (picked.offsets < 0).any() or (picked.offsets + picked.sizes > len(self._data)).any():
+    def _pick(self, slices: Slices, rows: Int64s | slice) -> Slices:
+        picked, nbytes = slices.pick(rows), len(self._opened())
+        if (picked.offsets < 0).any() or (picked.offsets + picked.sizes > nbytes).any():
             raise CorruptShard("the index points outside the tar", shard=self._shard)
         check_batch_bytes(int(picked.sizes.sum()))
         return picked
