@@ -176,8 +176,8 @@ class Catalog:
         store = self.store(index, region)
         try:
             data = store.read(ref.path, METADATA)
-        except ObjectNotFound as error:
-            raise ObjectNotFound(
+        except (StoreError, OSError) as error:
+            raise StoreError(
                 "a region's list of shards is not where its bytes should be",
                 region=region,
                 file=f"{store.url}/{ref.path}",

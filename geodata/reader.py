@@ -7,6 +7,7 @@ opened by the process that reads, never carried over a fork.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import resource
 from collections import OrderedDict
@@ -289,6 +290,8 @@ class Reader:
         if path is None:
             raise CorruptShard("no tier can hold the shard", shard=about)
         _check(path, ref, about)
+        if part == "index":
+            _check_digest(path, ref, about)
         return path
 
     def _follow_revision(self, name: str) -> None:
@@ -347,6 +350,18 @@ def _cached(
         return cache.get(ref.sha256, ref.nbytes, fill)
     except CorruptShard as error:
         raise CorruptShard(error.message, shard=about, file=ref.path, hint=DAMAGED) from error
+
+
+def _check_digest(path: Path, ref: FileRef, about: str) -> None:
+    """Refuse an index that is another's: it is small, and it decides which records there are."""
+    with path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != ref.sha256:
+            raise CorruptShard(
+                "a shard's index does not match its digest",
+                shard=about,
+                file=ref.path,
+                hint=DAMAGED,
+            )
 
 
 def _check(path: Path, ref: FileRef, about: str) -> None:

@@ -70,6 +70,8 @@ def _launch(path: Path, overrides: list[str], nproc: int, region: str | None, as
         options = ["--json"] * as_json + (["--region", region] if region else [])
         return elastic.launch([str(path), *overrides, *options], nproc)
     except GeodataError as error:
+        if as_json:
+            print(json.dumps(error.to_json(), ensure_ascii=False))
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
@@ -83,6 +85,8 @@ def _work(path: Path, overrides: list[str], region: str | None, as_json: bool) -
     try:
         return _train(path, overrides, region, as_json)
     except GeodataError as error:
+        if as_json and not _under_torchrun():
+            print(json.dumps(error.to_json(), ensure_ascii=False))
         return _failed(error, error.exit_code)
     except KeyboardInterrupt:
         return INTERRUPTED

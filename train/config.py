@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 class Section(BaseModel):
     """Base of all parts: unknown keys are errors, values cannot be changed."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class ModelSection(Section):
@@ -36,12 +36,15 @@ class ModelSection(Section):
     )
 
 
+Decay = Annotated[float, Field(ge=0, lt=1)]
+
+
 class OptimizerSection(Section):
     """AdamW; biases, norms and other vectors are not decayed."""
 
     lr: float = Field(3e-4, gt=0)
     weight_decay: float = Field(0.1, ge=0)
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[Decay, Decay] = (0.9, 0.95)
 
 
 class ScheduleSection(Section):

@@ -104,21 +104,35 @@ class TrainState:
             checkpoint.seed_rng(self._config.seed, saved.step, rank)
 
 
-def check_unchanged(saved: checkpoint.Checkpoint, config: TrainConfig, model_config: Any) -> None:
+def check_unchanged(
+    saved: checkpoint.Checkpoint, whole: GeodataConfig, config: TrainConfig, model_config: Any
+) -> None:
     """Raise ConfigError if the config now describes another run than the one saved."""
-    kept = yaml.safe_load(saved.load("config.yaml"))["train"]
-    before = TrainConfig.model_validate(kept).model_dump(mode="json")
+    kept = yaml.safe_load(saved.load("config.yaml"))
+    loader = type(whole.loader).model_validate(kept["loader"])
+    for part in ("text", "image"):
+        old, new = (_dumped(getattr(section, part)) for section in (loader, whole.loader))
+        _refuse_change(f"loader.{part}", old, new)
+    before = TrainConfig.model_validate(kept["train"]).model_dump(mode="json")
     now = config.model_dump(mode="json")
     if before["precision"] == "auto":  # as the first release kept it
         before["precision"] = now["precision"]
     before["model"]["config"] = saved.load("model.json")
     now["model"]["config"] = _plain(model_config)
     for part in MEANING:
-        for key, old, new in _differences(f"train.{part}", before.get(part), now[part]):
-            raise ConfigError(
-                f"{key} was {old} when this run began and is {new} now",
-                hint="Set it back, or choose another train.run_dir",
-            )
+        _refuse_change(f"train.{part}", before.get(part), now[part])
+
+
+def _refuse_change(key: str, before: Any, now: Any) -> None:
+    for name, old, new in _differences(key, before, now):
+        raise ConfigError(
+            f"{name} was {old} when this run began and is {new} now",
+            hint="Set it back, or choose another train.run_dir",
+        )
+
+
+def _dumped(section: Any) -> dict[str, Any]:
+    return section.model_dump(mode="json") if section is not None else {}
 
 
 def _plain(model_config: Any) -> dict[str, Any]:

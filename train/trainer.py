@@ -68,7 +68,7 @@ class Trainer:
             self._open_data(stack, saved)
             self._plan = Plan.of(self._whole, self._config, self._feed)
             if saved is not None:
-                check_unchanged(saved, self._config, self._plan.model_config)
+                check_unchanged(saved, self._whole, self._config, self._plan.model_config)
             summary = self._finished(saved)
             if summary is None:
                 self._prepare(saved, stack)
@@ -276,8 +276,8 @@ class Trainer:
 
     def _conclude(self, code: int, began: float) -> dict[str, Any]:
         """Write and return the summary of this start of the run."""
-        counted = self._whole.loader.workers == 0  # workers count for themselves
-        tiers = self._feed.loader.cache_stats if counted else {}
+        alone = self._cluster.world_size == 1 and self._whole.loader.workers == 0
+        tiers = self._feed.loader.cache_stats if alone else {}  # others count for themselves
         found = {
             "schema_version": SCHEMA_VERSION,
             "steps": self._state.step,

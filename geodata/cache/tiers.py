@@ -12,7 +12,7 @@ from geodata.cache.connection import RemoteServer, require_client
 from geodata.cache.nvme import NvmeCache
 from geodata.cache.redis import RedisTier
 from geodata.config import CacheSection, RedisSection
-from geodata.errors import ConfigError
+from geodata.errors import ConfigError, StoreError
 
 log = logging.getLogger("geodata.cache")
 
@@ -75,7 +75,9 @@ def open_cache(section: CacheSection | None, resolve: Resolve) -> TieredCache | 
     """
     if section is None or section.nvme is None:
         return None
-    nvme = NvmeCache(resolve(section.nvme), section.size)
+    nvme = _folder(resolve(section.nvme), section.size)
+    if nvme is None:
+        return None
     redis = section.redis
     if redis is None:
         return TieredCache(nvme)
@@ -84,6 +86,17 @@ def open_cache(section: CacheSection | None, resolve: Resolve) -> TieredCache | 
     if tier is not None:
         tier.check()
     return TieredCache(nvme, tier)
+
+
+def _folder(path: Path, size: int) -> NvmeCache | None:
+    """Return the folder as a cache; None, with a warning, where it cannot be written."""
+    if path.exists() and not path.is_dir():
+        raise ConfigError("cache.nvme is no folder", file=str(path))
+    try:
+        return NvmeCache(path, size)
+    except StoreError as error:
+        log.warning("no cache: %s", error)
+        return None
 
 
 def _remote(section: RedisSection, resolve: Resolve) -> RedisTier:

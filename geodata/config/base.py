@@ -33,4 +33,4 @@ Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
 class Section(BaseModel):
     """Base of all sections: unknown keys are errors, values cannot be changed."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

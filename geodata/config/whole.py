@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,6 +30,14 @@ class DatasetSection(Section):
     root: Folder
 
 
+def _redis_url(url: str) -> str:
+    if "@" in url:
+        raise ValueError("no credentials in a URL; give `username` and `password_file`")
+    if url != "embedded" and not re.match(r"(rediss?|unix)://.", url):
+        raise ValueError("give a URL (redis://, rediss://, unix://), or `embedded`")
+    return url
+
+
 def _short_form(redis: Any) -> Any:
     return {"url": redis} if isinstance(redis, str) else redis
 
@@ -36,9 +45,8 @@ def _short_form(redis: Any) -> Any:
 class RedisSection(Section):
     """A Redis or Valkey that the nodes of a region share; its short form is the URL alone."""
 
-    url: str = Field(
-        pattern=r"^(embedded|rediss?://[^@]+|unix://[^@]+)$",
-        description="redis://, rediss:// (TLS), unix://, or `embedded`: a server of our own.",
+    url: Annotated[str, AfterValidator(_redis_url)] = Field(
+        description="redis://, rediss:// (TLS), unix://, or `embedded`: a server of our own."
     )
     memory: Size = Field(1 << 30, description="Bytes that our entries may take.")
     ttl: int = Field(7 * 86_400, ge=1, description="Seconds that an unused entry is kept.")

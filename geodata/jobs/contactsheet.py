@@ -93,6 +93,7 @@ class _Pen:
 
     def line(self, at: tuple[int, int], text: str, ink: str, width: int) -> None:
         """Write one line, cut to fit."""
+        text = " ".join(text.split())
         while text and self._draw.textlength(text, self._font) > width:
             text = text[: max(len(text) - 2, 0)] + ("…" if len(text) > 2 else "")
             if len(text) <= 1:

@@ -68,6 +68,8 @@ def inspect(
     whose id begins so. `png` draws them (24 unless `head` says otherwise) as a contact sheet. What
     policy denies is left out and counted; PolicyDenied where that is all there is.
     """
+    if png is not None and (png.is_dir() or (png.exists() and not png.is_file()) or not png.name):
+        raise ConfigError("no place for a picture", file=str(png), hint="--png names a file")
     place = locate(reference, config)
     catalog = Catalog.at(place, PURPOSE)
     index = catalog.index(place.version)

@@ -133,6 +133,8 @@ def _prepare(
     if dest is None and config.dataset is None:
         raise ConfigError("the config has no dataset:", hint="Set dataset.root, or give DEST")
     place = locate(source, config)
+    if dest is not None and "://" in dest:
+        raise ConfigError(f"'{dest}' is a URL", hint="A destination is a folder")
     root = Path(dest).absolute() if dest else config.resolve(config.dataset.root)  # type: ignore[union-attr]
     here = place.here()
     staging = Catalog(place.root, make_access(place.audit, STAGING, "shard"))

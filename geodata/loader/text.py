@@ -73,7 +73,7 @@ class FileTokenizer:
             self._loaded = Loaded.from_file(path)
         except Exception as error:
             raise ConfigError(f"not a tokenizer file: {error}", file=path) from error
-        self.vocab_size = self._loaded.get_vocab_size()
+        self.vocab_size = max(self._loaded.get_vocab().values(), default=-1) + 1
         found = self._first(END_NAMES)
         self.eos_id = self.vocab_size if found is None else found
         self.vocab_size += found is None

@@ -210,3 +210,9 @@ def test_keys_of_a_map_are_never_null():
 def test_types_that_no_format_stores_are_refused(kind):
     with pytest.raises(SchemaError, match="cannot be stored"):
         Layout(pa.field("x", kind))
+
+
+def test_items_without_a_byte_have_a_bound():
+    field = pa.field("x", pa.list_(pa.null()))
+    with pytest.raises(ValueError, match="without a byte"):
+        Layout(field).build({"x/offsets": np.array([0, 1 << 30])}, 1)

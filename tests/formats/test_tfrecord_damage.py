@@ -246,3 +246,9 @@ def test_the_index_is_a_plain_arrow_file(path):
     assert table["size"].to_pylist() == sizes.tolist()
     about = json.loads(table.schema.metadata[b"geodata.index"])
     assert [unit[2] for unit in about["units"]] == list(FORM.open(path).unit_slots)
+
+
+def test_a_unit_claims_no_more_rows_than_can_be():
+    assert tfindex._unit_ranges([[0, 0, 1 << 24]], np.zeros(0, np.int64))
+    with pytest.raises(ValueError, match="contradicts"):
+        tfindex._unit_ranges([[0, 0, (1 << 24) + 1]], np.zeros(0, np.int64))

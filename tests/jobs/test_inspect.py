@@ -2,6 +2,7 @@
 
 import io
 import json
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -113,6 +114,22 @@ def test_a_sheet_that_cannot_be_written_is_an_error(pictures, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError):
         geodata.inspect("pictures", config=pictures, png=tmp_path / "file/sheet.png")
+
+
+@pytest.mark.parametrize("path", [".", "taken", "/dev/null"])
+def test_a_picture_replaces_nothing_but_a_file(pictures, tmp_path, path):
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(ConfigError, match="no place for a picture"):
+        geodata.inspect("pictures", config=pictures, png=Path(path))
+    assert not Path("/dev/null").is_file()
+
+
+def test_line_breaks_in_names_are_drawn_as_blanks(tmp_path):
+    schema = pa.schema([pa.field("__key__", pa.string()), pa.field("two\nlines", pa.string())])
+    batch = pa.RecordBatch.from_arrays([pa.array(["a\nb"]), pa.array(["c\n\nd"])], schema=schema)
+    found = contactsheet.tile_of(batch, 0, "eu", {})
+    contactsheet.draw("a\ntitle", [found], tmp_path / "sheet.png")
+    assert (tmp_path / "sheet.png").stat().st_size > 100
 
 
 def test_text_is_drawn_where_there_is_no_picture(workspace):

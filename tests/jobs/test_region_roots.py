@@ -9,7 +9,7 @@ from pipeline import convert, digests, rows_of, shard
 import geodata
 from geodata.catalog import Catalog, locate
 from geodata.config import load_config
-from geodata.errors import ConfigError, ObjectNotFound
+from geodata.errors import ConfigError, StoreError
 from geodata.loader import build_loader
 
 
@@ -74,9 +74,9 @@ def test_a_region_that_moved_is_read_where_the_config_says(roots):
     config = roots / "geodata.yaml"
     expected = [b["sample"].tolist() for b in build_loader(config, region="us-east")]
     (roots / "disk/us").rename(roots / "moved")
-    with pytest.raises(ObjectNotFound, match=r"list of shards.*regions\.us-east\.root") as caught:
+    with pytest.raises(StoreError, match=r"list of shards.*regions\.us-east\.root") as caught:
         build_loader(config, region="us-east")
-    assert caught.value.fields["region"] == "us-east"
+    assert (caught.value.fields["region"], caught.value.exit_code) == ("us-east", 4)
     config.write_text(config.read_text().replace("root: disk/us", "root: moved"))
     found = [b["sample"].tolist() for b in build_loader(config, region="us-east")]
     assert found == expected

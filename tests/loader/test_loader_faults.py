@@ -174,3 +174,36 @@ def test_a_second_iteration_ends_the_first(posts_dataset):
         loader.load_state_dict(None)
     with pytest.raises(OrderMismatch, match="damaged"):
         loader.load_state_dict({**loader.state_dict(), "slot": 1.5})
+
+
+@pytest.mark.parametrize("form", ["webdataset", "tfrecord"])
+def test_a_damaged_index_is_refused_where_it_lies(workspace, form):
+    geodata.convert(workspace / "posts.jsonl", workspace / "raw", format=form, workers=1)
+    config = load_config(workspace / "geodata.yaml", ["regions.eu-central.cache=null"])
+    geodata.shard(str(workspace / "raw"), config=config, workers=1)
+    assert len(list(build_loader(config))) > 10
+    for index in (workspace / "data/posts").rglob("*.index"):
+        data = bytearray(index.read_bytes())
+        data[len(data) // 2] ^= 1
+        index.write_bytes(data)
+    with pytest.raises(CorruptShard, match="index does not match its digest"):
+        list(build_loader(config))
+
+
+def test_a_cache_that_cannot_be_written_is_none(posts_dataset, monkeypatch, caplog):
+    from geodata.cache import tiers
+    from geodata.errors import StoreError
+
+    def read_only(*_arguments):
+        raise StoreError("cannot write: Read-only file system", file="cache")
+
+    expected = epoch_ids(build(posts_dataset))
+    monkeypatch.setattr(tiers, "NvmeCache", read_only)
+    assert epoch_ids(build(posts_dataset)) == expected
+    assert "no cache: cannot write: Read-only file system" in caplog.text
+
+
+def test_a_cache_in_a_files_place_is_a_mistake(posts_dataset, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"cache\.nvme is no folder"):
+        build(posts_dataset, f"regions.eu-central.cache.nvme={tmp_path / 'file'}")

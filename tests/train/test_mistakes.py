@@ -26,6 +26,8 @@ def error_of(capsys: pytest.CaptureFixture[str]) -> str:
     [
         ("train.optimiser.lr=1", ["train.optimiser", "did you mean 'optimizer'"]),
         ("train.optimizer.lr=-1", ["train.optimizer.lr", "greater than 0"]),
+        ("train.optimizer.lr=.inf", ["train.optimizer.lr", "finite number"]),
+        ("train.optimizer.betas=[1, 2]", ["train.optimizer.betas.0", "less than 1"]),
         ("train.epochs=2", ["train", "steps or epochs, not both"]),
         ("train.model.config.n_layers=2", ["train.model.config.n_layers", "no such key"]),
         ("train.model.config.n_head=3", ["train.model.config", "divisible"]),
@@ -53,6 +55,8 @@ def test_a_wrong_value_names_its_key(project, capsys, override, words):
         ("train.model.config.n_layer=2", "train.model.config.n_layer was 1"),
         ("train.clip=null", "train.clip was 1.0"),
         ("loader.seed=8", "seed"),
+        ("loader.text.length=40", "loader.text.length was"),
+        ("loader.text.masked=0.1", "loader.text"),
     ],
 )
 def test_a_run_cannot_become_another_one(project, capsys, override, words):

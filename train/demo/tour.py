@@ -132,6 +132,9 @@ def run(folder: Path, corpora_only: bool = False) -> int:
     except DemoError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.code
+    except KeyboardInterrupt:
+        print("\ninterrupted; run the demo again to go on", file=sys.stderr)
+        return 130
     print(_summary(folder, time.monotonic() - began))
     return 0
 

@@ -29,6 +29,9 @@ from geodata.formats.layout.parts import (
     sums,
 )
 
+MOST_EMPTY = 1 << 24
+"""Items of a column that take no byte, at most: a damaged offset could claim any number."""
+
 Mask = npt.NDArray[np.bool_]
 Validity: TypeAlias = pa.Buffer | None
 
@@ -213,6 +216,8 @@ class _List(Node):
 
     def _build(self, found: Found, length: int, validity: Validity) -> pa.Array:
         offsets, count = bounds(get(found, self._offsets, length + 1), self._wide)
+        if count > MOST_EMPTY and not any(prod(part.shape) for part in self._item.parts()):
+            raise ValueError("more items than can be without a byte")
         items = self._item.build(found, count)
         return pa.Array.from_buffers(self.kind, length, [validity, offsets], children=[items])
 

@@ -98,6 +98,10 @@ class _Said(NamedTuple):
     digest: bytes
 
 
+MOST_SLOTS = 1 << 24
+"""Rows of a unit: more than units of a few MiB hold, few enough to be read if none has a byte."""
+
+
 def scan(data: pa.Buffer, shard: str) -> TfIndex:
     """Return the index of a TFRecord shard; CorruptShard where it contradicts itself."""
     frames = tfframes.scan(memoryview(data), shard)
@@ -110,7 +114,7 @@ def scan(data: pa.Buffer, shard: str) -> TfIndex:
         if hashlib.sha256(b"".join((marks, said.before, said.content))).digest() != said.digest:
             raise CorruptShard("records were added, lost or changed", shard=shard)
         rows, slots = _live_rows(about["runs"], len(frames.sizes)), about["unit_slots"]
-        if sum(slots) != sum(about["runs"]):
+        if max(slots, default=0) > MOST_SLOTS or sum(slots) != sum(about["runs"]):
             raise CorruptShard("its units do not hold its rows", shard=shard)
         frames = frames.pick(slice(len(rows)))
         return TfIndex(
@@ -196,7 +200,8 @@ def _unit_ranges(units: list[list[int]], rows: Int64s) -> list[UnitRange]:
     """Return the units of an index; ValueError where they are none of these rows."""
     numbers = np.array(units or [[0, 0, 0]])
     ends = numbers[:, 2].sum()
-    if numbers.dtype != np.int64 or (numbers < 0).any() or (len(rows) and rows[-1] >= ends):
+    large = (numbers < 0).any() or (numbers[:, 2] > MOST_SLOTS).any()
+    if numbers.dtype != np.int64 or large or (len(rows) and rows[-1] >= ends):
         raise ValueError("an index that contradicts itself")
     return [UnitRange(*unit) for unit in units]
 

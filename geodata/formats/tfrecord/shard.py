@@ -216,7 +216,8 @@ class TfRecordReader:
         live[live] = known[places[live]] == rows[live]
         offsets, sizes = self._index.frames.pick(places[live])
         ends = offsets + sizes
-        if (sizes < 0).any() or (ends > len(self._data)).any() or (offsets < 0).any():
+        outside = (offsets < 0) | (sizes < 0) | (sizes > len(self._data) - offsets)
+        if outside.any():
             raise CorruptShard("the index points outside the shard", shard=self._shard)
         if (offsets[1:] < ends[:-1]).any():
             raise CorruptShard("the index has records out of order", shard=self._shard)

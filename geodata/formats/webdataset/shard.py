@@ -298,7 +298,7 @@ class WebDatasetReader:
 
     def _pick(self, slices: Slices, rows: Int64s | slice) -> Slices:
         picked, nbytes = slices.pick(rows), len(self._opened())
-        if (picked.offsets < 0).any() or (picked.offsets + picked.sizes > nbytes).any():
+        if (picked.offsets < 0).any() or (picked.sizes > nbytes - picked.offsets).any():
             raise CorruptShard("the index points outside the tar", shard=self._shard)
         check_batch_bytes(int(picked.sizes.sum()))
         return picked
