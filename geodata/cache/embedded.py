@@ -326,6 +326,12 @@ def _await(running: _Running) -> None:
 
 
 def _listens(path: str) -> bool:
+    """Return whether a server answers; one that is dying still takes connections for a moment."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(END)
-        return probe.connect_ex(path) == 0
+        try:
+            probe.connect(path)
+            probe.sendall(b"PING\r\n")
+            return bool(probe.recv(1))
+        except OSError:
+            return False
