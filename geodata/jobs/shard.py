@@ -100,8 +100,8 @@ def shard(
 ) -> ShardReport:
     """Partition the staging dataset `source` by region and tag.
 
-    With `dest`, everything goes there; else to `dataset.root`, and the bytes of regions that have a
-    root of their own go to that.
+    With `dest` all goes there, else to `dataset.root` and to the roots of the regions.
+
     `format` defaults to the source's. Raises ConfigError, PolicyDenied, CommitConflict, StoreError.
     """
     began = time.monotonic()

@@ -254,7 +254,6 @@ def test_unknown_names_and_missing_corpora_are_mistakes_of_the_user(tmp_path):
 
 
 def test_bars_are_drawn(tmp_path):
-    pytest.importorskip("matplotlib")
     from benchmarks.table import plot
 
     results = Results()

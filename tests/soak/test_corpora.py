@@ -6,6 +6,7 @@
 
 import csv
 import gc
+import gzip
 import hashlib
 import json
 import subprocess
@@ -187,12 +188,33 @@ def test_audio_by_way_of_a_table(corpora, tmp_path, form):
             part = slice(start, start + 500)
             columns = [names[part], [path.read_bytes() for path in files[part]]]
             writer.write_batch(pa.record_batch(columns, schema=schema))
-    config, done = through(tmp_path / "audio.parquet", form, EVERYWHERE)
+    text = "text: {column: name, length: 64}"
+    config, done = through(tmp_path / "audio.parquet", form, EVERYWHERE, text)
     expected = {
         f"audio.parquet#{row}": digest(path.read_bytes()) for row, path in enumerate(files, 1)
     }
     assert (done.records_out, done.rejected) == (len(expected), 0)
     check_stock(config, form, "sound", expected)
+    check_caches("sound", expected)
+    check_training()
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_table_that_is_parquet_already(corpora, form):
+    source = corpora / "tabular/People.parquet"
+    if not source.exists():
+        pytest.skip("no People.parquet there")
+    table = pq.read_table(source)
+    column = next(f.name for f in table.schema if pa.types.is_string(f.type))
+    config, done = through(source, form, EVERYWHERE, f"text: {{column: {column}, length: 64}}")
+    values = table[column].to_pylist()
+    assert (done.records_in, done.rejected) == (len(values), 0)
+    expected = {
+        f"People.parquet#{row}": digest(as_bytes(value)) for row, value in enumerate(values, 1)
+    }
+    check_stock(config, form, column, expected)
+    check_caches(column, expected)
+    check_training()
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -209,6 +231,50 @@ def test_tables(corpora, name, form):
     expected = {f"{name}#{n}": digest(as_bytes(row[column])) for n, row in enumerate(rows, 1)}
     check_stock(config, form, column, expected)
     check_caches(column, expected)
+    check_training()
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("name", ["captions", "digits", "cities"])
+def test_what_has_no_source_yet_comes_as_json_lines(corpora, tmp_path, name, form):
+    """Tables without a header, compressed ones, and one JSON object that holds all."""
+    rows = list(OTHERS[name](corpora))
+    if not rows:
+        pytest.skip(f"no {name} there")
+    source = tmp_path / f"{name}.jsonl"
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+    source.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    column = next(key for key, value in rows[0].items() if isinstance(value, str))
+    text = f"text: {{column: {column}, length: 64}}"
+    config, done = through(source, form, EVERYWHERE, text)
+    assert (done.records_in, done.rejected) == (len(rows), 0)
+    expected = {
+        f"{name}.jsonl#{n}": digest(as_bytes(row.get(column))) for n, row in enumerate(rows, 1)
+    }
+    check_stock(config, form, column, expected)
+    check_caches(column, expected)
+    check_training()
+
+
+def captions(corpora):
+    for path in sorted((corpora / "captions").glob("*.tsv")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            yield {f"field{n}": value for n, value in enumerate(line.split("\t"))}
+
+
+def digit_rows(corpora):
+    for path in (corpora / "tabular").glob("digits_8x8.csv.gz"):
+        for line in gzip.decompress(path.read_bytes()).decode().splitlines():
+            *pixels, label = (int(float(value)) for value in line.split(","))
+            yield {"shown": " ".join(map(str, pixels)), "pixels": pixels, "digit": label}
+
+
+def cities(corpora):
+    for path in (corpora / "tabular").glob("cities500.json"):
+        yield from json.loads(path.read_bytes()).values()
+
+
+OTHERS = {"captions": captions, "digits": digit_rows, "cities": cities}
 
 
 def read_table(source):

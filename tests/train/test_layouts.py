@@ -22,19 +22,19 @@ def cases(pictures, masked):
 
 
 def test_any_layout_trains_the_same_model(cases, pictures):
-    """Train in one process, one with micro-batches, three with such, and two stopped for one."""
+    """Train in one process, one with micro-batches, three and four with such, two stopped."""
     three = "train.accumulation=3"
     for name, (project, options) in cases.items():
         assert project.run(*options, f"train.run_dir=runs/{name}-1") == 0
         assert project.run(*options, f"train.run_dir=runs/{name}-1x3", three) == 0
-    for count, extra in ((2, "train.checkpoint={every: 5, keep: 9}"), (3, three)):
+    for count, extra in ((2, "train.checkpoint={every: 5, keep: 9}"), (3, three), (4, three)):
         runs = [
             [str(project.config), *options, f"train.run_dir=runs/{name}-{count}", extra]
             for name, (project, options) in cases.items()
         ]
         pictures.watch(*runs, processes=count)
     for name, (project, options) in cases.items():
-        for layout in ("1x3", "2", "3"):
+        for layout in ("1x3", "2", "3", "4"):
             assert_close(project, f"{name}-{layout}", f"{name}-1")
         go_back_to_five(project, f"{name}-2", options)
         assert_close(project, f"{name}-2", f"{name}-1")
