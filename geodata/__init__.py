@@ -14,14 +14,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from geodata.version import __version__
+
 if TYPE_CHECKING:
     from geodata.jobs.convert import convert
     from geodata.jobs.inspect import inspect
     from geodata.jobs.ls import list_files
     from geodata.jobs.shard import shard
     from geodata.jobs.verify import verify
-
-__version__ = "0.1.0"
 
 _EXPORTS = {
     "convert": "geodata.jobs.convert",

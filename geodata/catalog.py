@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 from geodata.audit import audit_log
 from geodata.config import GeodataConfig
@@ -34,6 +36,15 @@ from geodata.manifest import (
 from geodata.policy import Gate, HomePolicy, Movement
 from geodata.stores import Access, GatedStore, open_store
 from geodata.tags import METADATA, STAGING, Tag
+from geodata.version import __version__
+
+COMMIT_ATTEMPTS = 100
+
+
+def stamp() -> dict[str, str]:
+    """Return when and by what an index is made now."""
+    now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+    return {"created_at": now, "created_by": f"geodata {__version__}"}
 
 
 def make_access(audit: Path, here: str, purpose: str) -> Access:
@@ -112,6 +123,22 @@ def locate(reference: str, config: GeodataConfig | None) -> Place:
         return Place(str(Path(name).absolute()), pinned, config)
     known = f" (the config names '{config.dataset.name}')" if config and config.dataset else ""
     raise ConfigError(f"no dataset '{name}'{known}", hint="Give its folder, or its name")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a version has that its parent has not, by region, and which shards it lacks.
+
+    `operation` names the command that made it; `plan_digest` all that decides the result.
+    `fields` replace those of the parent's index (`schema_`, `labels`); `report` is kept in it.
+    """
+
+    operation: str
+    plan_digest: str
+    added: Mapping[str, Sequence[Shard]]
+    removed: frozenset[str] = frozenset()
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    report: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Catalog:
@@ -231,6 +258,61 @@ class Catalog:
             f"another writer committed {version} first",
             file=self.root,
             hint="Run the same command again to commit on top of it",
+        )
+
+    def amend(
+        self, base: Index, change: Change, check: Callable[[Index], None] | None = None
+    ) -> Index:
+        """Commit `change`, made of the version `base`, on top of the newest version.
+
+        When another writer commits first, the change goes on top of that; `check` sees each index
+        it is to go on and may raise. CommitConflict where the other writer changed the schema, or
+        took away a shard that this change replaces.
+        """
+        for _attempt in range(COMMIT_ATTEMPTS):
+            latest = self.index()
+            if latest.plan_digest == change.plan_digest:
+                return latest
+            if latest.schema_ != base.schema_ or latest.labels != base.labels:
+                raise CommitConflict(
+                    f"{latest.version} has another schema than {base.version}",
+                    file=self.root,
+                    hint="Run the same command again to go on from it",
+                )
+            if check is not None:
+                check(latest)
+            try:
+                return self.commit(self._amended(latest, change), self._changed(latest, change))
+            except CommitConflict:
+                continue
+        raise CommitConflict("other writers were always faster", file=self.root)
+
+    def _changed(self, latest: Index, change: Change) -> dict[str, list[Shard]]:
+        """Return the shards of the version to be, by region."""
+        known = {region: self.shards(latest, region) for region in latest.regions}
+        gone = change.removed - {shard.shard_id for found in known.values() for shard in found}
+        if gone:
+            raise CommitConflict(
+                f"a shard is no longer in {latest.version}",
+                shard=min(gone),
+                hint="Run the same command again to go on from it",
+            )
+        return {
+            region: [
+                *(shard for shard in known.get(region, ()) if shard.shard_id not in change.removed),
+                *change.added.get(region, ()),
+            ]
+            for region in sorted(known.keys() | change.added.keys())
+        }
+
+    def _amended(self, latest: Index, change: Change) -> Index:
+        return latest.model_copy(
+            update={
+                **change.fields,
+                **stamp(),
+                "plan_digest": change.plan_digest,
+                "report": {**change.report, "operation": change.operation},
+            }
         )
 
     def _write_list(self, region: str, shards: list[Shard]) -> RegionEntry:

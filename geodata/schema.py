@@ -7,6 +7,7 @@ type for stands in field metadata:
     geodata.media   "image", "audio" or "text": encoded bytes or text with a file of its own in tars
     geodata.label   "1": an index into the dataset's stored label map of that name
     geodata.tensor  "varying": struct<data: list<T>, shape: list<int32>>, row-major
+    geodata.origin  "1": struct<file: string, row: int64>, where in its source a record stood
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ SUBJECT = "__subject__"
 SYSTEM = (KEY, SUBJECT)
 
 _MEDIA, _LABEL, _TENSOR = b"geodata.media", b"geodata.label", b"geodata.tensor"
+_ORIGIN = b"geodata.origin"
 
 
 def media_of(field: pa.Field) -> str | None:
@@ -58,6 +60,22 @@ def tensor_field(name: str, value_type: pa.DataType) -> pa.Field:
     """Return a field for row-major tensors of varying shape."""
     stored = pa.struct([("data", pa.list_(value_type)), ("shape", pa.list_(pa.int32()))])
     return pa.field(name, stored, metadata={_TENSOR: b"varying"})
+
+
+def origin_field(name: str) -> pa.Field:
+    """Return a field for where records stood in their source: file, and row (null: all of it)."""
+    stored = pa.struct([("file", pa.string()), ("row", pa.int64())])
+    return pa.field(name, stored, metadata={_ORIGIN: b"1"})
+
+
+def is_origin(field: pa.Field) -> bool:
+    """Return whether `field` says where records stood in their source."""
+    return (field.metadata or {}).get(_ORIGIN) == b"1"
+
+
+def data_fields(schema: pa.Schema) -> list[pa.Field]:
+    """Return the fields that a source fills from its records: no system columns, no origin."""
+    return [field for field in schema if field.name not in SYSTEM and not is_origin(field)]
 
 
 def plain_type(kind: pa.DataType, path: str) -> pa.DataType:

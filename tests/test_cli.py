@@ -196,7 +196,7 @@ def test_a_signal_inside_a_destructor_still_stops(tmp_path, name, code):
 
 
 def test_the_formats_offered_are_those_there_are():
-    from geodata.cli import commands
+    from geodata.cli import options
     from geodata.formats import FORMATS
 
-    assert list(commands.FORMATS.choices) == list(FORMATS)
+    assert list(options.FORMATS.choices) == list(FORMATS)

@@ -16,7 +16,8 @@ from types import FrameType
 import click
 
 from geodata import __version__
-from geodata.cli import commands
+from geodata.cli import commands, converting, editing, foreign, versions
+from geodata.cli.options import fail
 from geodata.errors import INTERRUPTED, STOPPED, GeodataError
 
 TEMPLATE = "%(levelname)s %(name)s: %(message)s"
@@ -53,7 +54,13 @@ def cli(verbose: int, log_json: bool) -> None:
     _configure_logging(verbose, log_json)
 
 
-for command in commands.ALL:
+for command in (
+    *converting.ALL,
+    *commands.ALL,
+    *editing.ALL,
+    *versions.ALL,
+    *foreign.ALL,
+):
     cli.add_command(command)
 
 
@@ -91,7 +98,7 @@ def main() -> None:
     try:
         code = cli.main(prog_name="geodata", standalone_mode=False) or 0
     except GeodataError as error:
-        code = commands.fail(error, as_json)
+        code = fail(error, as_json)
     except click.ClickException as error:
         error.show()
         code = _ended("Usage", error.format_message(), 2, as_json)

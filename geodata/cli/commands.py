@@ -3,90 +3,34 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from geodata.cli.guides import docs
+from geodata.cli.options import (
+    FORMATS,
+    KINDS,
+    config_option,
+    json_option,
+    load,
+    load_if_any,
+    parse_bytes,
+    workers_option,
+)
 from geodata.cli.output import Bar, count, emit, short, size, table
-from geodata.errors import ConfigError, GeodataError
 
 if TYPE_CHECKING:
-    from geodata.config import GeodataConfig
-    from geodata.jobs.convert import ConvertReport
     from geodata.jobs.inspect import InspectReport
     from geodata.jobs.shard import ShardReport
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-FORMATS = click.Choice(["parquet", "webdataset", "hdf5", "tfrecord"])
-KINDS = click.Choice(["jsonl", "csv", "parquet", "text", "images"])
-
-
-def _json(function: Function) -> Function:
-    return click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")(
-        function
-    )
-
-
-def _config(function: Function) -> Function:
-    return click.option(
-        "--config",
-        "config_path",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Default: geodata.yaml here, if there is one.",
-    )(function)
-
-
-def _workers(function: Function) -> Function:
-    return click.option(
-        "--workers", type=click.IntRange(1), metavar="N", help="Processes; default: the cores."
-    )(function)
-
-
-def load(path: Path | None) -> GeodataConfig:
-    """Return the config of a command; GEODATA_REGION overrides `here`."""
-    from geodata.config import DEFAULT_FILE, load_config
-
-    region = os.environ.get("GEODATA_REGION")
-    overrides = [f"here={json.dumps(region)}"] if region else []
-    return load_config(path or Path(DEFAULT_FILE), overrides)
-
-
-def load_if_any(path: Path | None) -> GeodataConfig | None:
-    """Return the config of a command that can do without one."""
-    from geodata.config import DEFAULT_FILE
-
-    return load(path) if path is not None or Path(DEFAULT_FILE).exists() else None
-
-
-def parse_bytes(text: str) -> int:
-    """Return the bytes of a size argument."""
-    from geodata.config import parse_size
-
-    try:
-        return parse_size(text)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-
-
-def fail(error: GeodataError, as_json: bool) -> int:
-    """Show an error in one line and return its exit code."""
-    if as_json:
-        click.echo(json.dumps(error.to_json(), ensure_ascii=False))
-    click.echo(f"error: {error}", err=True)
-    return error.exit_code
 
 
 @click.command()
 @click.argument("source", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), default="geodata.yaml", show_default=True)
 @click.option("--kind", type=KINDS, help="What the source is; default: recognised.")
-@_json
+@json_option
 def init(source: Path, out: Path, kind: str | None, as_json: bool) -> None:
     """Look at a raw corpus and write a commented config to start from."""
     from geodata.jobs.init import init as run
@@ -96,93 +40,15 @@ def init(source: Path, out: Path, kind: str | None, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("source", type=click.Path(path_type=Path))
-@click.argument("dest", type=click.Path(path_type=Path))
-@click.option("--format", type=FORMATS, default="parquet", show_default=True)
-@click.option("--kind", type=KINDS, help="What the source is; default: recognised.")
-@click.option("--source-id", metavar="NAME", help="Starts every key; default: the source's name.")
-@click.option(
-    "--on-error",
-    type=click.Choice(["fail", "skip", "quarantine"]),
-    default="fail",
-    show_default=True,
-    help="What becomes of a bad record.",
-)
-@click.option("--max-errors", type=click.IntRange(0), metavar="N", help="End after more than N.")
-@click.option("--shard-size", default="64MiB", show_default=True, metavar="SIZE")
-@click.option("--restart", is_flag=True, help="Forget an unfinished conversion and start over.")
-@click.option("--replace", is_flag=True, help="Let this source follow another one at DEST.")
-@_workers
-@_json
-def convert(
-    source: Path,
-    dest: Path,
-    format: str,
-    kind: str | None,
-    source_id: str | None,
-    on_error: Any,
-    max_errors: int | None,
-    shard_size: str,
-    restart: bool,
-    replace: bool,
-    workers: int | None,
-    as_json: bool,
-) -> None:
-    """Convert the raw corpus SOURCE into a staging dataset at DEST.
-
-    Run again after an interruption, it goes on where it stopped.
-    """
-    from geodata.jobs.convert import convert as run
-
-    report = run(
-        source,
-        dest,
-        format=format,
-        kind=kind,
-        source_id=source_id,
-        on_error=on_error,
-        max_errors=max_errors,
-        shard_size=parse_bytes(shard_size),
-        workers=workers,
-        restart=restart,
-        replace=replace,
-        progress=Bar(),
-    )
-    emit(report, as_json, _converted(report))
-
-
-def _converted(report: ConvertReport) -> str:
-    fields = ", ".join(f["name"] for f in report.schema if not f["name"].startswith("__"))
-    rate = f"{report.records_in / report.seconds:,.0f}/s" if report.seconds else ""
-    rejected = f" + {report.rejected:,} rejected" if report.rejected else ""
-    lines = [
-        f"{Path(report.source).name} · {report.kind} · {report.records_in:,} records · {fields}",
-        f"{rate} · {size(report.bytes_in)} → {size(report.bytes_out)} · "
-        f"{count(report.shards, 'shard')}",
-        f"{report.records_in:,} in = {report.records_out:,} out{rejected} → {report.dest} "
-        f"{short(report.version)} (staging: unclassified, cannot be pushed)",
-    ]
-    if report.unchanged:
-        lines[1] = f"nothing to do: {short(report.version)} holds this source as it is"
-    lines += [f"  rejected {n:,}: {reason}" for reason, n in report.reasons.items()]
-    if report.quarantine:
-        lines.append(f"  set aside in {report.quarantine}")
-    if report.ignored:
-        kinds = ", ".join(f"{n:,} {suffix}" for suffix, n in report.ignored.items())
-        lines.append(f"  ignored files: {kinds}")
-    return "\n".join(lines)
-
-
-@click.command()
 @click.argument("source")
 @click.argument("dest", required=False)
 @click.option("--format", type=FORMATS, help="Default: the source's.")
 @click.option("--shard-size", default="256MiB", show_default=True, metavar="SIZE")
 @click.option("--seed", default=0, show_default=True, help="Of the shuffle at write time.")
 @click.option("--dry-run", is_flag=True, help="Say what would be written.")
-@_config
-@_workers
-@_json
+@config_option
+@workers_option
+@json_option
 def shard(
     source: str,
     dest: str | None,
@@ -238,8 +104,8 @@ def _sharded(report: ShardReport) -> str:
 @click.option(
     "--png", type=click.Path(path_type=Path), metavar="FILE", help="Draw records as one picture."
 )
-@_config
-@_json
+@config_option
+@json_option
 def inspect(
     dataset: str,
     head: int,
@@ -307,9 +173,9 @@ def _inspected(report: InspectReport) -> str:
 
 @click.command()
 @click.argument("dataset")
-@_config
-@_workers
-@_json
+@config_option
+@workers_option
+@json_option
 def verify(dataset: str, config_path: Path | None, workers: int | None, as_json: bool) -> None:
     """Check every digest, count and index of DATASET[@VERSION]; exit 1 if anything is wrong."""
     from geodata.jobs.verify import verify as run
@@ -326,8 +192,8 @@ def verify(dataset: str, config_path: Path | None, workers: int | None, as_json:
 @click.command()
 @click.argument("dataset")
 @click.option("--files", is_flag=True, help="Only the files, one a line, for foreign engines.")
-@_config
-@_json
+@config_option
+@json_option
 def ls(dataset: str, files: bool, config_path: Path | None, as_json: bool) -> None:
     """List the shards of DATASET[@VERSION]."""
     from geodata.jobs.ls import list_files
@@ -346,8 +212,8 @@ def config() -> None:
 
 
 @config.command()
-@_config
-@_json
+@config_option
+@json_option
 def check(config_path: Path | None, as_json: bool) -> None:
     """Validate the config and show what it resolves to."""
     found = load(config_path)
@@ -378,4 +244,4 @@ def completion(shell: str) -> None:
         click.echo(made(root, {}, "geodata", "_GEODATA_COMPLETE").source())
 
 
-ALL = [init, convert, shard, inspect, verify, ls, config, docs, completion]
+ALL = [init, shard, inspect, verify, ls, config, docs, completion]

@@ -29,13 +29,22 @@ class Executor(Protocol):
         """Yield (task number, result) as they finish; the first error ends the run."""
 
 
-EXECUTORS = {"local": "geodata.executors.local:LocalExecutor"}
+EXECUTORS = {
+    "local": "geodata.executors.local:LocalExecutor",
+    "ray": "geodata.executors.ray:RayExecutor",
+}
 
 
-def get_executor(name: str, workers: int | None = None) -> Executor:
-    """Return the executor of that name with so many workers (None: what it finds)."""
+def get_executor(name: str, workers: int | None = None, address: str | None = None) -> Executor:
+    """Return the executor of that name with so many workers (None: what it finds).
+
+    `address` is that of a cluster that runs already; only an executor that joins one takes it.
+    """
     if name not in EXECUTORS:
         raise ConfigError(f"no executor '{name}'", hint=f"Known: {', '.join(EXECUTORS)}")
+    if name == "local" and address is not None:
+        raise ConfigError("--ray-address goes with --executor ray")
     module, _, attribute = EXECUTORS[name].partition(":")
-    made: Executor = getattr(import_module(module), attribute)(workers)
+    make = getattr(import_module(module), attribute)
+    made: Executor = make(workers) if name == "local" else make(workers, address)
     return made

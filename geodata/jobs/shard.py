@@ -19,9 +19,8 @@ from typing import Any
 
 import pyarrow as pa
 
-import geodata
 from geodata import schema as schemas
-from geodata.catalog import Catalog, locate, make_access, region_roots
+from geodata.catalog import Catalog, locate, make_access, region_roots, stamp
 from geodata.config import GeodataConfig
 from geodata.errors import ConfigError
 from geodata.executors import Executor, get_executor
@@ -359,14 +358,17 @@ class _Run:
         draft = Index(
             dataset=self.name,
             version="",
-            created_at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-            created_by=f"geodata {geodata.__version__}",
+            **stamp(),
             plan_digest=self.digest,
             format=self.form,
             schema_=schemas.to_json(self._schema),
             labels=self.index.labels,
             regions={},
-            report={"unknown": dict(unknown), "source": self.index.plan_digest},
+            report={
+                "operation": "shard",
+                "unknown": dict(unknown),
+                "source": self.index.plan_digest,
+            },
         )
         return self.catalog.commit(draft, by_region)
 

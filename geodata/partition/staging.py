@@ -8,10 +8,12 @@ from __future__ import annotations
 import base64
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+import pyarrow as pa
 
 from geodata import schema as schemas
 from geodata.catalog import make_access
@@ -19,6 +21,8 @@ from geodata.durable import write_bytes
 from geodata.errors import TooManyBadRecords
 from geodata.formats import get_format
 from geodata.partition.cutter import ShardCutter
+from geodata.prepare import Preparing, Refuse, run_steps, steps_of
+from geodata.schema import KEY
 from geodata.sources.base import Piece, Reject, Source
 from geodata.stores import open_store
 from geodata.tags import STAGING, UNCLASSIFIED
@@ -36,11 +40,16 @@ class StagingTask:
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """The source, its schema, and where and how its records are written."""
+    """The source, how its records are prepared, and where and how they are written.
+
+    `read` is the schema of what the source yields, `schema` that of what is stored.
+    """
 
     source: Source
+    read: dict[str, Any]
     schema: dict[str, Any]
     labels: dict[str, list[str]]
+    preparing: Preparing
     form: str
     shard_bytes: int
     on_error: OnError
@@ -65,10 +74,11 @@ def write_staging(shared: Staging, task: StagingTask) -> dict[str, Any]:
             bad if shared.on_error == "quarantine" else Reject(bad.file, bad.row, bad.reason)
         )
 
-    schema = schemas.from_json(shared.schema)
+    read = schemas.from_json(shared.read)
+    steps = steps_of(shared.preparing)
     cutter = ShardCutter(
         get_format(shared.form),
-        schema,
+        schemas.from_json(shared.schema),
         shard_bytes=shared.shard_bytes,
         tag=UNCLASSIFIED,
         summary={"source": shared.source.source_id},
@@ -77,9 +87,10 @@ def write_staging(shared: Staging, task: StagingTask) -> dict[str, Any]:
     )
     records = 0
     for piece, first_row in task.pieces:
-        for batch in shared.source.read(piece, first_row, schema, shared.labels, reject):
-            records += batch.num_rows
-            cutter.write(batch)
+        for batch in shared.source.read(piece, first_row, read, shared.labels, reject):
+            made = run_steps(batch, steps, _refusing(batch, reject)) if steps else batch
+            records += made.num_rows
+            cutter.write(made)
     access = make_access(Path(shared.dest) / "audit", STAGING, "convert")
     store = open_store(shared.dest, region=STAGING, access=access)
     shards = [sealed.deliver(store).to_line() for sealed in cutter.close()]
@@ -92,6 +103,12 @@ def write_staging(shared: Staging, task: StagingTask) -> dict[str, Any]:
         "reasons": dict(reasons),
         "shards": shards,
     }
+
+
+def _refusing(batch: pa.RecordBatch, reject: Callable[[Reject], None]) -> Refuse:
+    """Return what rejects a row of the batch, by its key."""
+    keys = batch.column(KEY)
+    return lambda row, reason, raw: reject(Reject(keys[row].as_py(), None, reason, raw))
 
 
 def _write_quarantine(path: Path, rejects: Sequence[Reject]) -> None:

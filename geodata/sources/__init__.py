@@ -3,6 +3,7 @@
 from geodata.sources.base import (
     KINDS,
     Piece,
+    Reading,
     Reject,
     Scan,
     Source,
@@ -16,6 +17,7 @@ from geodata.sources.base import (
 __all__ = [
     "KINDS",
     "Piece",
+    "Reading",
     "Reject",
     "Scan",
     "Source",

@@ -12,6 +12,7 @@ single file its name stands for the source id, and the id alone for both.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,12 +24,15 @@ import pyarrow as pa
 
 from geodata.errors import ConfigError
 from geodata.sources.listing import Listing, SourceFile, list_files
+from geodata.sources.options import AS_FOUND, Reading
 
 __all__ = [
+    "AS_FOUND",
     "KINDS",
     "SUFFIXES",
     "Listing",
     "Piece",
+    "Reading",
     "Reject",
     "Scan",
     "Source",
@@ -142,6 +146,13 @@ KINDS = {
     "parquet": "geodata.sources.parquet:ParquetFiles",
     "text": "geodata.sources.text:TextTree",
     "images": "geodata.sources.folders:ImageFolder",
+    "audio": "geodata.sources.audio:AudioFolder",
+    "webdataset": "geodata.sources.webdataset:WebDatasetTars",
+    "hdf5": "geodata.sources.hdf5:Hdf5Files",
+    "tfrecord": "geodata.sources.tfrecord:TfRecordFiles",
+    "arrow": "geodata.sources.arrow:ArrowFiles",
+    "petastorm": "geodata.sources.petastorm:PetastormDataset",
+    "function": "geodata.sources.function:FunctionSource",
 }
 
 SUFFIXES = {
@@ -150,29 +161,67 @@ SUFFIXES = {
     "parquet": frozenset({".parquet", ".pq"}),
     "text": frozenset({".txt", ".text", ".md", ".rst", ""}),
     "images": frozenset({".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff"}),
+    "audio": frozenset({".wav", ".flac", ".ogg", ".opus", ".mp3", ".m4a", ".aac"}),
+    "webdataset": frozenset({".tar", ".tgz"}),
+    "hdf5": frozenset({".h5", ".hdf5", ".he5"}),
+    "tfrecord": frozenset({".tfrecord", ".tfrecords", ".tfrec"}),
+    "arrow": frozenset({".arrow", ".arrows", ".feather", ".ipc"}),
 }
+"""Of the files that each kind takes; a suffix of compression may follow."""
 
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _PACKED = frozenset({".gz", ".zst", ".bz2", ".xz", ".zip", ".tar", ".7z"})
 _CHOICES = f"Say what it is with --kind {' | '.join(KINDS)}"
 
 
-def open_source(path: Path, *, kind: str | None = None, source_id: str | None = None) -> Source:
-    """Return the corpus at `path`, loading the packages of its kind now.
+def location(source: str | Path, opened: Source) -> str:
+    """Return where a source lies, for plans and reports."""
+    return str(source) if opened.kind == "function" else str(Path(source).absolute())
+
+
+def open_source(
+    source: str | Path,
+    *,
+    kind: str | None = None,
+    source_id: str | None = None,
+    reading: Reading = AS_FOUND,
+) -> Source:
+    """Return the corpus at a path, loading the packages of its kind now.
 
     Without `kind` it is recognised; text by choice takes files of every suffix, and a single file
-    is what `kind` says. Raises ConfigError where there is nothing of that kind.
+    is what `kind` says. `module:function` where no such file lies is a function of the user's.
+    Raises ConfigError where there is nothing of that kind.
     """
+    path = Path(source)
+    if kind == "function" or (kind is None and _names_function(str(source))):
+        from geodata.sources.function import FunctionSource
+
+        return FunctionSource(str(source), source_id, reading)
     listing = list_files(path)
     chosen = kind or _kind_of(listing)
     if chosen not in KINDS:
         raise ConfigError(f"no kind of source '{chosen}'", hint=f"Known: {', '.join(KINDS)}")
+    if chosen in ("images", "audio"):
+        from geodata.sources.mediatable import table_of
+
+        table = table_of(listing, reading)
+        if table is not None:
+            from geodata.sources.mediatable import MediaTable
+
+            return MediaTable(listing, _checked_id(path, source_id), reading, chosen, table)
     if not listing.single and kind != "text":
         everything, listing = listing, listing.only(SUFFIXES[chosen])
         if not listing.files:
             raise _unclear(f"the folder holds no {chosen}", everything)
     module, _, attribute = KINDS[chosen].partition(":")
-    made: Source = getattr(import_module(module), attribute)(listing, _checked_id(path, source_id))
+    make = getattr(import_module(module), attribute)
+    made: Source = make(listing, _checked_id(path, source_id), reading)
     return made
+
+
+def _names_function(source: str) -> bool:
+    """Return whether a source that is no path has the form module:function."""
+    return bool(_FUNCTION.fullmatch(source)) and not Path(source).exists()
 
 
 def recognise(path: Path) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
-from geodata.schema import KEY, SUBJECT
+from geodata.schema import KEY, SUBJECT, is_origin
 
 BATCH_BYTES = 8 << 20
 """Most bytes of a batch of more than one record."""
@@ -21,17 +22,41 @@ class Unfit(Exception):
         return cls(f"'{path}' is {wanted} here, this record holds {found}")
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the records of a batch stand: one file or each its own, and their rows in it from 1.
+
+    Without rows a record is all of its file.
+    """
+
+    files: str | Sequence[str]
+    rows: Sequence[int] | pa.Array | None = None
+
+    def array(self, count: int, kind: pa.DataType) -> pa.Array:
+        """Return the column of `count` origins."""
+        files = [self.files] * count if isinstance(self.files, str) else self.files
+        rows = pa.nulls(count, pa.int64()) if self.rows is None else pa.array(self.rows, pa.int64())
+        return pa.StructArray.from_arrays([pa.array(files, pa.string()), rows], fields=list(kind))
+
+
 def assemble(
-    schema: pa.Schema, keys: Sequence[str] | pa.Array, columns: Mapping[str, pa.Array]
+    schema: pa.Schema,
+    keys: Sequence[str] | pa.Array,
+    columns: Mapping[str, pa.Array],
+    origin: Origin | None = None,
 ) -> pa.RecordBatch:
     """Return the batch of these records: columns that are not given are null."""
     count = len(keys)
     keys = keys if isinstance(keys, pa.Array) else pa.array(keys, pa.string())
     given = {**columns, KEY: keys, SUBJECT: pa.nulls(count, pa.string())}
-    arrays = [
-        given[field.name] if field.name in given else pa.nulls(count, field.type)
-        for field in schema
-    ]
+    arrays = []
+    for field in schema:
+        if origin is not None and is_origin(field):
+            arrays.append(origin.array(count, field.type))
+        elif field.name in given:
+            arrays.append(given[field.name])
+        else:
+            arrays.append(pa.nulls(count, field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

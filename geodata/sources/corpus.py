@@ -11,6 +11,7 @@ from typing import TypeVar
 from geodata.sources.base import Piece, Reject
 from geodata.sources.batches import BATCH_BYTES, Unfit
 from geodata.sources.listing import FileList, Listing
+from geodata.sources.options import AS_FOUND, Reading
 
 MAX_RECORD = (1 << 31) - 1
 """Bytes of the longest record: the offsets of a column have 32 bits."""
@@ -32,8 +33,9 @@ class Corpus:
 
     kind: str
 
-    def __init__(self, listing: Listing, source_id: str):
+    def __init__(self, listing: Listing, source_id: str, reading: Reading = AS_FOUND):
         self.root = listing.root
+        self.reading = reading
         self.source_id = source_id
         self.files: FileList = listing.files
         self.ignored = listing.ignored

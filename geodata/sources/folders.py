@@ -17,6 +17,7 @@ from geodata.sources.batches import Unfit, assemble
 from geodata.sources.corpus import Corpus
 from geodata.sources.headers import image_size
 from geodata.sources.listing import Listing
+from geodata.sources.options import AS_FOUND, Reading
 
 LABEL = "label"
 
@@ -26,8 +27,8 @@ class ImageFolder(Corpus):
 
     kind = "images"
 
-    def __init__(self, listing: Listing, source_id: str):
-        super().__init__(listing, source_id)
+    def __init__(self, listing: Listing, source_id: str, reading: Reading = AS_FOUND):
+        super().__init__(listing, source_id, reading)
         _require_pillow()
         flat = next((name for name in self.files.names() if "/" not in name), None)
         classed = next((name for name in self.files.names() if "/" in name), None)

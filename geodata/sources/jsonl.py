@@ -31,6 +31,7 @@ from geodata.sources.corpus import NOT_UTF8_NAME, TOO_LONG, Corpus, unreadable
 from geodata.sources.lines import cuts, lines_of
 from geodata.sources.listing import Listing
 from geodata.sources.observed import Seen, schema_of, see_fields
+from geodata.sources.options import AS_FOUND, Reading
 from geodata.sources.values import array_of, holds_infinity
 
 _BOM = b"\xef\xbb\xbf"
@@ -51,8 +52,8 @@ class JsonLines(Corpus):
 
     kind = "jsonl"
 
-    def __init__(self, listing: Listing, source_id: str):
-        super().__init__(listing, source_id)
+    def __init__(self, listing: Listing, source_id: str, reading: Reading = AS_FOUND):
+        super().__init__(listing, source_id, reading)
         for index, file in enumerate(self.files):
             if file.name.lower().endswith(".json"):
                 self._refuse_one_value(index)
