@@ -8,7 +8,6 @@ of its own (validity, lengths, values), so boundaries cannot matter. All NaNs co
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from geodata.digests import PREFIX, Hash, new_hash, text_of
 from geodata.errors import SchemaError
 
 Int64s = npt.NDArray[np.int64]
@@ -26,13 +26,13 @@ _FLOATS = {16: np.float16, 32: np.float32, 64: np.float64}
 
 
 class ContentHasher:
-    """Digest of a sequence of record batches of one schema."""
+    """Digest of a sequence of record batches of one schema, of the kind of the digest `like`."""
 
-    def __init__(self, schema: pa.Schema):
+    def __init__(self, schema: pa.Schema, like: str = PREFIX):
         check_types(schema)
-        self._schema = schema
+        self._schema, self._like = schema, like
         self._names = [[field.name, _type_name(field.type)] for field in schema]
-        self._streams: dict[str, hashlib._Hash] = {}
+        self._streams: dict[str, Hash] = {}
 
     def update(self, batch: pa.RecordBatch) -> None:
         """Add the rows of `batch`, whose schema must equal the hasher's."""
@@ -41,14 +41,17 @@ class ContentHasher:
         for number, array in enumerate(batch.columns):
             for path, data in _streams(str(number), array):
                 if data.size:
-                    self._streams.setdefault(path, hashlib.sha256()).update(data.data)
+                    if path not in self._streams:
+                        self._streams[path] = new_hash(self._like)
+                    self._streams[path].update(memoryview(data.data).cast("B"))
 
     def hexdigest(self) -> str:
-        """Return the SHA-256 of all rows so far, and of the columns' names and types."""
-        whole = hashlib.sha256(repr(self._names).encode())
+        """Return the digest of all rows so far, and of the columns' names and types."""
+        whole = new_hash(self._like)
+        whole.update(memoryview(repr(self._names).encode()))
         for path in sorted(self._streams):
-            whole.update(path.encode() + b"\0" + self._streams[path].digest())
-        return whole.hexdigest()
+            whole.update(memoryview(path.encode() + b"\0" + self._streams[path].digest()))
+        return text_of(whole, self._like)
 
 
 def check_types(schema: pa.Schema) -> None:

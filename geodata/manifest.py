@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from geodata.errors import ConfigError, FormatVersionError, ManifestError
 from geodata.tags import Tag
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 METADATA_DIR = "metadata"
 
 _VERSION = re.compile(r"^v?(\d+)(?:\.r(\d+))?$")
@@ -250,7 +250,7 @@ class Piece:
     offset: int
     length: int
     slots: int
-    sha256: str
+    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,8 +267,8 @@ class Units:
         """Return the sidecar file."""
         record = {
             "format_version": FORMAT_VERSION,
-            "units": [[p.offset, p.length, p.slots, p.sha256] for p in self.units],
-            "frame": [[p.offset, p.length, p.slots, p.sha256] for p in self.frame],
+            "units": [[p.offset, p.length, p.slots, p.digest] for p in self.units],
+            "frame": [[p.offset, p.length, p.slots, p.digest] for p in self.frame],
         }
         return json.dumps(record, separators=(",", ":")).encode() + b"\n"
 

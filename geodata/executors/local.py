@@ -1,4 +1,8 @@
-"""Processes of this machine."""
+"""Processes of this machine.
+
+Workers are forked from a server that has loaded what tasks need and has no threads, so that they
+start at once and inherit no handles.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import forkserver
 from typing import Any, TypeVar
 
 from geodata.errors import StoreError
@@ -20,11 +25,23 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
+LOADED = [
+    "geodata.partition.routing",
+    "geodata.partition.staging",
+    "pyarrow.compute",
+    "pyarrow.json",
+    "pyarrow.parquet",
+]
+"""Modules that are slow to load and of which most tasks need some."""
+
+
 class LocalExecutor:
-    """Spawned worker processes; a single task or a single worker runs in this process."""
+    """Worker processes; a single task or a single worker runs in this process."""
 
     def __init__(self, workers: int | None = None):
         self.workers = workers or _cores()
+        if self.workers > 1:
+            _start_server()
 
     def run(
         self, function: Callable[[Shared, Task], Result], tasks: Sequence[Task], shared: Shared
@@ -35,9 +52,16 @@ class LocalExecutor:
             for number, task in enumerate(tasks):
                 yield number, function(shared, task)
             return
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
         pool = ProcessPoolExecutor(workers, context, _begin_worker, (function, shared))
         yield from _run(pool, tasks, workers)
+
+
+def _start_server() -> None:
+    """Start the process that workers are forked from; it loads its modules meanwhile."""
+    multiprocessing.get_context("forkserver").set_forkserver_preload(LOADED)
+    with _interrupts_held():
+        forkserver.ensure_running()
 
 
 def _cores() -> int:

@@ -139,7 +139,8 @@ def _contents(index: Index, task: _Task, paths: dict[str, Path]) -> Iterator[str
     The values are read through the index, so a wrong index shows as wrong units or values.
     """
     form = get_format(index.format)
-    _digest, units = measure(form, paths["main"], None)
+    like = task.shard.content_digest
+    _digest, units = measure(form, paths["main"], None, like)
     if "units" in paths:
         stored = Units.from_bytes(paths["units"].read_bytes(), task.shard.files["units"].path)
         if stored != units:
@@ -150,7 +151,7 @@ def _contents(index: Index, task: _Task, paths: dict[str, Path]) -> Iterator[str
     if "index" in paths and form.units(paths["main"], paths["index"]) != form.units(paths["main"]):
         yield "the index does not describe the shard's units"
     reader = form.open(paths["main"], paths.get("index"))
-    hasher = ContentHasher(schemas.from_json(index.schema_))
+    hasher = ContentHasher(schemas.from_json(index.schema_), like)
     live = 0
     try:
         for unit in range(len(reader.unit_slots)):

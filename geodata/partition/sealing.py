@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from geodata.digests import PREFIX, digest_of, hex_of
 from geodata.durable import storing
 from geodata.formats import Format
 from geodata.manifest import FileRef, Piece, Shard, Units
@@ -48,7 +49,7 @@ def seal(
     digest, units = measure(form, path, paths.get("index"))
     with storing(paths["units"]):
         paths["units"].write_bytes(units.to_bytes())
-    shard_id = content[:SHARD_ID_CHARS]
+    shard_id = hex_of(content)[:SHARD_ID_CHARS]
     stem = f"data/region={tag.region}/{shard_id}-{digest[:12]}{form.suffix}"
     names = {
         name: stem + found.name.removeprefix(path.name) for name, found in sorted(paths.items())
@@ -68,24 +69,27 @@ def file_ref(path: Path, key: str) -> FileRef:
     return FileRef(key, digest, path.stat().st_size)
 
 
-def measure(form: Format, path: Path, index: Path | None) -> tuple[str, Units]:
-    """Return the digest of a shard file, and the digests of its units and of what frames them."""
+def measure(form: Format, path: Path, index: Path | None, like: str = PREFIX) -> tuple[str, Units]:
+    """Return the SHA-256 of a shard file, and the digests of its units and of what frames them.
+
+    The latter are of the kind of the digest `like`.
+    """
     ranges = form.units(path, index)
     size = path.stat().st_size
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         view = memoryview(data)
         try:
             whole = hashlib.sha256(view).hexdigest()
-            units = tuple(_piece(view, r.offset, r.length, r.slots) for r in ranges)
+            units = tuple(_piece(view, r.offset, r.length, r.slots, like) for r in ranges)
             gaps = _gaps([(r.offset, r.length) for r in ranges], size)
-            frame = tuple(_piece(view, offset, length, 0) for offset, length in gaps)
+            frame = tuple(_piece(view, offset, length, 0, like) for offset, length in gaps)
         finally:
             view.release()
     return whole, Units(units, frame)
 
 
-def _piece(view: memoryview, offset: int, length: int, slots: int) -> Piece:
-    digest = hashlib.sha256(view[offset : offset + length]).hexdigest()
+def _piece(view: memoryview, offset: int, length: int, slots: int, like: str) -> Piece:
+    digest = digest_of(view[offset : offset + length], like)
     return Piece(offset, length, slots, digest)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
@@ -27,6 +28,8 @@ MAX_DEPTH = 32
 
 _EXACT = 1 << 53
 """Integers below it have a float64 of their own."""
+
+_NEWLINE, _RETURN, _OPEN, _CLOSE = b"\n\r{}"
 
 _LEAVES = (pa.null(), pa.bool_(), pa.int64(), pa.uint64(), pa.float64(), pa.string())
 
@@ -56,11 +59,13 @@ def _objects(data: bytes) -> int:
     """Return how many lines there are, if each begins and ends as an object does; else 0."""
     if not (data.startswith(b"{") and data.endswith((b"}", b"}\n", b"}\r\n"))):
         return 0
-    between = data.count(b"\n") - data.endswith(b"\n")
-    plain = data.count(b"}\n{")
-    if plain < between:
-        plain += data.count(b"}\r\n{")
-    return between + 1 if plain == between else 0
+    view = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(view[:-1] == _NEWLINE)
+    last = view[ends - 1]
+    if (last == _RETURN).any():
+        last = np.where(last == _RETURN, view[ends - 2], last)
+    plain = (last == _CLOSE).all() and (view[ends + 1] == _OPEN).all()
+    return len(ends) + 1 if plain else 0
 
 
 def _all_known(fields: Iterable[pa.Field], levels: int) -> bool:

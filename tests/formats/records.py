@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow as pa
 
 from geodata.canonical import ContentHasher
+from geodata.digests import PREFIX
 from geodata.schema import KEY, dataset_schema, fit, label_field, media_field, tensor_field
 
 ODD_KEYS = [
@@ -85,8 +86,8 @@ def mixed(count, seed=0, value_bytes=200):
     )
 
 
-def digest(*batches):
-    hasher = ContentHasher(batches[0].schema)
+def digest(*batches, like=PREFIX):
+    hasher = ContentHasher(batches[0].schema, like)
     for batch in batches:
         hasher.update(batch)
     return hasher.hexdigest()
