@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import pyarrow as pa
 from geodata import schema as schemas
 from geodata.errors import ConfigError, GeodataError, SchemaError, TooManyBadRecords
 from geodata.executors import Executor
+from geodata.executors.local import LocalExecutor
 from geodata.jobs.base import JobFolder, Progress, digest_of
 from geodata.manifest import Shard
 from geodata.partition.staging import OnError, Staging, StagingTask, write_staging
@@ -82,6 +83,8 @@ class Conversion:
     folder: JobFolder
     root: Path
     progress: Progress
+    digest: str = field(init=False)
+    """Of all that decides the result."""
 
     @property
     def listing(self) -> list[dict[str, Any]]:
@@ -91,10 +94,8 @@ class Conversion:
             for file in self.source.files
         ]
 
-    @property
-    def digest(self) -> str:
-        """Return the digest of all that decides the result."""
-        return digest_of({**self.identity, "files": self.listing})
+    def __post_init__(self) -> None:
+        self.digest = digest_of({**self.identity, "files": self.listing})
 
     def run(self, executor: Executor, max_errors: int | None, restart: bool) -> Written:
         """Plan or load the plan, and write what is missing."""
@@ -129,7 +130,9 @@ class Conversion:
         pieces = self.source.pieces(PIECE_BYTES)
         self.progress.start("scan", sum(piece.nbytes for piece in pieces), "B")
         scans: dict[int, Scan] = {}
-        with closing(executor.run(_scan, pieces, self.source)) as finished:
+        glances = getattr(self.source, "glances", False)
+        scanner = LocalExecutor(1) if glances else executor
+        with closing(scanner.run(_scan, pieces, self.source)) as finished:
             for number, scan in finished:
                 scans[number] = scan
                 self.progress.advance(pieces[number].nbytes)

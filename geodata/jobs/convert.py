@@ -88,6 +88,7 @@ def convert(
     if not 0 < shard_size <= MAX_SHARD_BYTES:
         raise ConfigError(f"shards of {shard_size} bytes", hint="--shard-size is at most 1GiB")
     root = _destination(Path(source), Path(dest))
+    runner = get_executor(executor, workers, ray_address)
     opened = open_source(source, kind=kind, source_id=source_id, reading=reading)
     options = Options(format, on_error, shard_size, preparing, provenance)
     identity = {**identity_of(source, opened, reading), **options.to_json()}
@@ -107,7 +108,7 @@ def convert(
                 file=str(root),
                 hint="Choose another destination, or --replace it by a new version",
             )
-        written = run.run(get_executor(executor, workers, ray_address), max_errors, restart)
+        written = run.run(runner, max_errors, restart)
         index = catalog.commit(_draft(run, written, digest), {STAGING: written.shards})
         folder.remove()
         return _report(index, began)

@@ -32,6 +32,8 @@ class Corpus:
     """The files of one corpus. Its kinds derive from it; nothing is held open between calls."""
 
     kind: str
+    glances = False
+    """Whether a scan reads no file."""
 
     def __init__(self, listing: Listing, source_id: str, reading: Reading = AS_FOUND):
         self.root = listing.root

@@ -26,6 +26,7 @@ class ImageFolder(Corpus):
     """Image files. The first level of folders, where there is one, names their classes."""
 
     kind = "images"
+    glances = True
 
     def __init__(self, listing: Listing, source_id: str, reading: Reading = AS_FOUND):
         super().__init__(listing, source_id, reading)

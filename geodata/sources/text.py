@@ -16,6 +16,7 @@ class TextTree(Corpus):
     """Text files below a folder, or one of them."""
 
     kind = "text"
+    glances = True
 
     def pieces(self, target_bytes: int) -> list[Piece]:
         """Return runs of whole files."""
