@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from benchmarks.convert import convert
 from benchmarks.corpus import corpus
 from benchmarks.io import io
 from benchmarks.language import language
@@ -21,7 +22,7 @@ def list_() -> None:
         click.echo(f"{name:12} {command.get_short_help_str(80)}")
 
 
-for command in (corpus, io, language):
+for command in (convert, corpus, io, language):
     main.add_command(command)
 
 if __name__ == "__main__":
