@@ -57,8 +57,8 @@ class Store(Protocol):
     def stat(self, key: str) -> ObjectInfo:
         """Return what is known of an object."""
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Yield the objects whose keys start with `prefix`, by key; unfinished ones are none."""
+    def list(self, prefix: str, unfinished: bool = False) -> Iterator[ObjectInfo]:
+        """Yield the objects whose keys start with `prefix`, by key, or those left `unfinished`."""
 
     def delete(self, key: str) -> None:
         """Remove an object; a missing one is no error."""
@@ -162,9 +162,9 @@ class GatedStore:
         """Return what is known of an object: size and time only."""
         return self._store.stat(check_key(key))
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Yield the objects whose keys start with `prefix`, by key."""
-        return self._store.list(check_key(prefix))
+    def list(self, prefix: str, unfinished: bool = False) -> Iterator[ObjectInfo]:
+        """Yield the objects whose keys start with `prefix`, by key, or those left `unfinished`."""
+        return self._store.list(check_key(prefix), unfinished)
 
     def delete(self, key: str, about: str = "") -> None:
         """Remove an object."""

@@ -72,8 +72,11 @@ class LocalStore:
             status = path.stat()
         return ObjectInfo(key, status.st_size, status.st_mtime)
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Yield the objects whose keys start with `prefix`, by key; unfinished ones are none."""
+    def list(self, prefix: str, unfinished: bool = False) -> Iterator[ObjectInfo]:
+        """Yield the objects whose keys start with `prefix`, by key, or those left `unfinished`.
+
+        What is unfinished lies in the folders where such objects are, under another name.
+        """
         top = self._root / prefix
         if not prefix.endswith("/"):
             top = top.parent
@@ -82,7 +85,9 @@ class LocalStore:
             for name in sorted(names):
                 path = Path(folder) / name
                 key = path.relative_to(self._root).as_posix()
-                if key.startswith(prefix) and not name.endswith(TEMPORARY):
+                if name.endswith(TEMPORARY) is unfinished and (
+                    unfinished or key.startswith(prefix)
+                ):
                     with contextlib.suppress(FileNotFoundError):
                         status = path.stat()
                         yield ObjectInfo(key, status.st_size, status.st_mtime)

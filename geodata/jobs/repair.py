@@ -1,0 +1,220 @@
+"""Makes indexes and sidecars anew from their shards, and lists what is beyond repair.
+
+A file that is made anew has the digest it had, for it follows from the shard alone; one that an
+other release would write otherwise gets a new version of the dataset. A damaged shard cannot be
+mended from within: it is named, and left out of a new version if that is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from geodata.catalog import Catalog, Change, locate, tag_of_file
+from geodata.config import GeodataConfig
+from geodata.digests import digest_of as bytes_digest
+from geodata.errors import GeodataError
+from geodata.executors import get_executor
+from geodata.formats import get_format
+from geodata.formats.joined import beside, data_parts, is_sidecar
+from geodata.jobs.base import SCHEMA_VERSION, JobFolder, Progress, Silent, digest_of
+from geodata.manifest import FileRef, Index, Shard
+from geodata.partition import measure
+from geodata.partition.opening import Placed
+from geodata.partition.sealing import file_ref
+from geodata.stores import Access, open_store
+
+
+@dataclass(slots=True)
+class RepairReport:
+    """`repaired`: {shard, file} made anew; `lost`: {shard, region, file, problem, records}."""
+
+    dataset: str
+    version: str
+    shards: int
+    repaired: list[dict[str, Any]] = field(default_factory=list)
+    lost: list[dict[str, Any]] = field(default_factory=list)
+    dropped: int = 0
+    """Records that a new version leaves out."""
+    dry_run: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Return whether all is whole now."""
+        return not self.lost or bool(self.dropped)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as plain JSON."""
+        return {"schema_version": SCHEMA_VERSION, "ok": self.ok, **asdict(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    form: str
+    access: Access
+    works: dict[str, str]
+    dry_run: bool
+
+
+def repair(
+    reference: str,
+    *,
+    config: GeodataConfig | None = None,
+    drop_lost: bool = False,
+    dry_run: bool = False,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> RepairReport:
+    """Mend the version that `reference` names; `drop_lost` commits one without damaged shards.
+
+    Shards are looked at in the place where they lie. What is beyond repair is reported, not raised.
+    """
+    shown = progress or Silent()
+    place = locate(reference, config)
+    catalog = Catalog.at(place, "repair")
+    index = catalog.index(place.version)
+    placed = list(_placed(catalog, index))
+    folder = JobFolder(Path(place.root), "repair")
+    works = {p.region: str(JobFolder(Path(p.root), "repair").work) for p in placed}
+    report = RepairReport(index.dataset, index.version, len(placed), dry_run=dry_run)
+    shared = _Shared(index.format, catalog.access, works, dry_run)
+    with folder.held():
+        shown.start("repair", sum(p.shard.nbytes for p in placed), "B")
+        results: dict[int, dict[str, Any]] = {}
+        with closing(get_executor("local", workers).run(_mend, placed, shared)) as finished:
+            for number, found in finished:
+                results[number] = found
+                shown.advance(placed[number].shard.nbytes)
+        shown.finish()
+        for number in range(len(placed)):
+            report.repaired += results[number]["repaired"]
+            report.lost += results[number]["lost"]
+        if not dry_run:
+            changed = {
+                number: Shard.from_line(results[number]["line"])
+                for number in range(len(placed))
+                if results[number]["line"]
+            }
+            _commit(catalog, index, placed, changed, report, drop_lost)
+        for region in works:
+            JobFolder(Path(next(p.root for p in placed if p.region == region)), "repair").remove()
+        folder.remove()
+    return report
+
+
+def _placed(catalog: Catalog, index: Index) -> Iterator[Placed]:
+    for region in sorted(index.regions):
+        root = catalog.store(index, region).url
+        for shard in catalog.shards(index, region):
+            yield Placed(root, region, shard)
+
+
+def _mend(shared: _Shared, placed: Placed) -> dict[str, Any]:
+    """Make anew what can be of a shard's files; say what was, and what is lost."""
+    shard = placed.shard
+    store = open_store(placed.root, region=placed.region, access=shared.access)
+    paths: dict[str, Path] = {}
+    damaged: dict[str, str] = {}
+    for part, ref in shard.files.items():
+        tag = tag_of_file(shard, part)
+        path = store.local_path(ref.path, tag, shard.shard_id, action="verify")
+        assert path is not None, "stores of shards that are mended are local"
+        paths[part] = path
+        if problem := _problem(path, ref):
+            damaged[part] = problem
+    told: dict[str, Any] = {"repaired": [], "lost": [], "line": None}
+    for part in data_parts(shard.files):
+        if part in damaged:
+            told["lost"].append(_lost(placed, part, damaged[part]))
+            continue
+        for what in (beside(part, "index"), beside(part, "units")):
+            if what in damaged:
+                try:
+                    shard = _renewed(shared, placed, shard, part, what, paths)
+                except (GeodataError, ValueError, OSError) as error:
+                    told["lost"].append(_lost(placed, what, str(error)))
+                    continue
+                told["repaired"].append({"shard": shard.shard_id, "file": shard.files[what].path})
+    if shard != placed.shard:
+        told["line"] = shard.to_line()
+    return told
+
+
+def _problem(path: Path, ref: FileRef) -> str | None:
+    try:
+        found = file_ref(path, ref.path)
+    except FileNotFoundError:
+        return "is missing"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    if found.nbytes != ref.nbytes:
+        return f"has {found.nbytes} bytes, not {ref.nbytes}"
+    return None if found == ref else "does not match its digest"
+
+
+def _lost(placed: Placed, part: str, problem: str) -> dict[str, Any]:
+    shard = placed.shard
+    return {
+        "shard": shard.shard_id,
+        "region": placed.region,
+        "file": shard.files[part].path,
+        "problem": problem,
+        "records": shard.live,
+    }
+
+
+def _renewed(
+    shared: _Shared, placed: Placed, shard: Shard, part: str, what: str, paths: dict[str, Path]
+) -> Shard:
+    """Return the shard with an index or a sidecar made anew and delivered."""
+    form = get_format(shared.form)
+    work = Path(shared.works[placed.region]) / shard.shard_id
+    work.mkdir(parents=True, exist_ok=True)
+    made = work / paths[what].name
+    if is_sidecar(what):
+        _digest, units = measure(form, paths[part], None, shard.content_digest)
+        made.write_bytes(units.to_bytes())
+    else:
+        form.write_index(paths[part], made)
+    old = shard.files[what]
+    ref = file_ref(made, old.path)
+    if ref != old:
+        stem = old.path.removesuffix(paths[what].name)
+        mark = bytes_digest(made.read_bytes()).rpartition(":")[2][:8]
+        ref = replace(ref, path=f"{stem}{mark}-{paths[what].name}")
+    if not shared.dry_run:
+        store = open_store(placed.root, region=placed.region, access=shared.access)
+        store.put(ref.path, made, tag_of_file(shard, what), about=shard.shard_id)
+    return shard if ref == old else replace(shard, files={**shard.files, what: ref})
+
+
+def _commit(
+    catalog: Catalog,
+    index: Index,
+    placed: list[Placed],
+    changed: dict[int, Shard],
+    report: RepairReport,
+    drop_lost: bool,
+) -> None:
+    """Commit what has other files now, and leave out what is lost if that is asked for."""
+    lost = {entry["shard"] for entry in report.lost} if drop_lost else set()
+    added: dict[str, list[Shard]] = {}
+    for number, shard in changed.items():
+        if shard.shard_id not in lost:
+            added.setdefault(placed[number].region, []).append(shard)
+    removed = frozenset(lost | {s.shard_id for found in added.values() for s in found})
+    if not removed:
+        return
+    report.dropped = sum(p.shard.live for p in placed if p.shard.shard_id in lost)
+    lines = sorted(shard.to_line() for found in added.values() for shard in found)
+    change = Change(
+        operation="repair",
+        plan_digest=digest_of(["repair", index.version, sorted(removed), lines]),
+        added=added,
+        removed=removed,
+        report={name: value for name, value in index.report.items() if name != "operation"},
+    )
+    report.version = catalog.amend(index, change).version

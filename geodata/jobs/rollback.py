@@ -1,0 +1,96 @@
+"""An earlier version once more, as the newest one. Nothing is deleted."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from geodata.catalog import Catalog, locate, stamp
+from geodata.config import GeodataConfig
+from geodata.errors import ConfigError, ObjectNotFound
+from geodata.jobs.base import SCHEMA_VERSION
+from geodata.manifest import FORMAT_VERSION, Index, Shard
+
+
+@dataclass(slots=True)
+class RollbackReport:
+    """What a rollback does: the version `of` which it is, and how the newest one changes."""
+
+    dataset: str
+    of: str
+    before: str
+    version: str | None
+    records: int
+    records_before: int
+    shards: int
+    dry_run: bool = False
+    unchanged: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as plain JSON."""
+        return {"schema_version": SCHEMA_VERSION, **asdict(self)}
+
+
+def rollback(
+    reference: str, *, config: GeodataConfig | None = None, dry_run: bool = False
+) -> RollbackReport:
+    """Commit the version that NAME@VERSION names once more, on top of the newest.
+
+    An erasure stays one: it is the version's newest revision that comes back. Raises ConfigError,
+    ObjectNotFound if a file of it is gone, CommitConflict if another writer was faster.
+    """
+    place = locate(reference, config)
+    if place.version is None:
+        raise ConfigError("back to which version?", hint="geodata rollback DATASET@v2")
+    catalog = Catalog.at(place, "rollback")
+    latest, wanted = catalog.index(), catalog.index(place.version)
+    shards = {region: catalog.shards(wanted, region) for region in wanted.regions}
+    report = RollbackReport(
+        dataset=wanted.dataset,
+        of=wanted.version,
+        before=latest.version,
+        version=None,
+        records=wanted.records,
+        records_before=latest.records,
+        shards=sum(map(len, shards.values())),
+        dry_run=dry_run,
+        unchanged=_same(latest, wanted),
+    )
+    if report.unchanged:
+        report.version = latest.version
+        return report
+    for region, found in shards.items():
+        _check_there(catalog, wanted, region, found)
+    if not dry_run:
+        draft = wanted.model_copy(
+            update={
+                **stamp(),
+                "format_version": FORMAT_VERSION,
+                "report": {**wanted.report, "operation": "rollback", "of": wanted.version},
+            }
+        )
+        report.version = catalog.commit(draft, shards, onto=latest).version
+    return report
+
+
+def _same(latest: Index, wanted: Index) -> bool:
+    lists = ({name: e.listing.sha256 for name, e in i.regions.items()} for i in (latest, wanted))
+    return next(lists) == next(lists) and latest.schema_ == wanted.schema_
+
+
+def _check_there(catalog: Catalog, index: Index, region: str, shards: list[Shard]) -> None:
+    store = catalog.store(index, region)
+    for shard in shards:
+        for ref in shard.files.values():
+            try:
+                found = store.stat(ref.path).nbytes
+            except ObjectNotFound:
+                found = -1
+            if found != ref.nbytes:
+                raise ObjectNotFound(
+                    f"a file of {index.version} is not there any more, or is damaged",
+                    shard=shard.shard_id,
+                    region=region,
+                    file=ref.path,
+                    hint="geodata verify DATASET@VERSION tells what is missing",
+                )

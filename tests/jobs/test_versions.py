@@ -1,0 +1,211 @@
+"""Versions: which there are, back to one, what goes, what can be made anew."""
+
+import fcntl
+import json
+import multiprocessing
+import os
+import time
+from pathlib import Path
+
+import pytest
+from pipeline import convert, killed_at, shard
+
+import geodata
+from geodata.config import load_config
+from geodata.errors import ConfigError, ObjectNotFound
+from geodata.jobs.gc import gc
+from geodata.jobs.history import history
+from geodata.jobs.repair import repair
+from geodata.jobs.rollback import rollback
+
+
+@pytest.fixture
+def twice(workspace):
+    """The posts, sharded by two seeds: two versions of the same records in other shards."""
+    convert(workspace, format="webdataset")
+    shard(workspace)
+    shard(workspace, seed=1)
+    return workspace
+
+
+def config_of(root):
+    return load_config(root / "geodata.yaml")
+
+
+def contents(root, reference="posts"):
+    """Return shard ids and records of a version."""
+    report = geodata.inspect(reference, config=config_of(root), head=400)
+    listing = geodata.list_files(reference, config=config_of(root))
+    return {s.shard for s in listing.shards}, sorted(row["__key__"] for row in report.head)
+
+
+def data_files(root):
+    return {p.name for p in (root / "data/posts/data").rglob("*") if p.is_file()}
+
+
+def age(folder, seconds=200_000):
+    then = time.time() - seconds
+    for path in Path(folder).rglob("*"):
+        os.utime(path, (then, then))
+
+
+def test_history_tells_what_made_each_version(twice):
+    report = history("posts", config=config_of(twice))
+    first, second = report.versions
+    assert (first.version, first.parent, first.operation) == ("v000001", None, "shard")
+    assert (second.version, second.parent) == ("v000002", "v000001")
+    assert first.records == second.records == 300
+    assert (first.added, first.removed) == (first.shards, 0)
+    assert second.added == second.shards and second.removed == first.shards
+    (raw,) = history(str(twice / "data/raw")).versions
+    assert (raw.operation, raw.records) == ("convert", 300)
+
+
+def test_back_to_a_version_and_forth(twice):
+    config, before = config_of(twice), contents(twice, "posts@v1")
+    dry = rollback("posts@v1", config=config, dry_run=True)
+    assert (dry.version, dry.of, dry.before) == (None, "v000001", "v000002")
+    assert len(history("posts", config=config).versions) == 2
+    done = rollback("posts@v1", config=config)
+    assert (done.version, done.unchanged) == ("v000003", False)
+    assert contents(twice) == before != contents(twice, "posts@v2")
+    assert rollback("posts@v1", config=config).unchanged
+    assert history("posts", config=config).versions[-1].of == "v000001"
+    assert geodata.verify("posts", config=config, workers=1).ok
+    assert rollback("posts@v2", config=config).version == "v000004"
+    with pytest.raises(ConfigError, match="back to which"):
+        rollback("posts", config=config)
+
+
+def test_a_version_with_a_lost_file_does_not_come_back(twice):
+    gone = geodata.list_files("posts@v1", config=config_of(twice)).shards[0]
+    Path(gone.file).unlink()
+    with pytest.raises(ObjectNotFound, match="not there any more"):
+        rollback("posts@v1", config=config_of(twice))
+    assert len(history("posts", config=config_of(twice)).versions) == 2
+
+
+def test_gc_removes_exactly_what_no_version_needs(twice):
+    config, needed = config_of(twice), data_files(twice)
+    folder = twice / "data/posts/data/region=us-east"
+    (folder / "leftover-0123.tar").write_bytes(b"1" * 100)
+    (folder / ".half.tar.123-ab.tmp").write_bytes(b"1" * 10)
+    fresh = gc("posts", config=config)
+    assert (fresh.files, fresh.young) == ({}, 2)
+    age(twice / "data/posts")
+    dry = gc("posts", config=config, dry_run=True)
+    assert (dry.files, dry.bytes) == ({"data": 1, "unfinished": 1}, {"data": 100, "unfinished": 10})
+    assert data_files(twice) > needed
+    assert gc("posts", config=config).files == dry.files
+    assert data_files(twice) == needed
+    assert gc("posts", config=config).files == {}
+    assert geodata.verify("posts@v1", config=config, workers=1).ok
+
+
+def test_gc_gives_up_old_versions_only_when_asked(twice):
+    config, kept = config_of(twice), contents(twice)
+    age(twice / "data/posts")
+    report = gc("posts", config=config, keep=1)
+    assert (report.versions, report.kept) == (["v000001"], ["v000002"])
+    assert report.files["versions"] == 1 and report.files["data"] > 3
+    assert [v.version for v in history("posts", config=config).versions] == ["v000002"]
+    assert history("posts", config=config).versions[0].added is not None
+    assert contents(twice) == kept
+    assert geodata.verify("posts", config=config, workers=1).ok
+    names = {Path(s.file).name for s in geodata.list_files("posts", config=config).shards}
+    assert {name for name in data_files(twice) if name.endswith(".tar")} == names
+    with pytest.raises(ConfigError, match="not of a version"):
+        gc("posts@v2", config=config)
+
+
+def test_gc_leaves_what_a_job_has_made_that_may_go_on(twice):
+    """Files of a killed job stay while it may go on, and go with it when it is too old."""
+    config = config_of(twice)
+    key = "data/region=us-east/0123456789-0123.tar"
+    made = twice / "data/posts" / key
+    made.write_bytes(b"a shard")
+    age(twice / "data/posts")
+    job = twice / "data/posts/.jobs/append-1"
+    job.mkdir(parents=True)
+    line = json.dumps({"files": {"main": {"path": key}}})
+    (job / "task-1.json").write_text(json.dumps({"shards": [line]}))
+    report = gc("posts", config=config)
+    assert (report.jobs, report.files, made.exists()) == ([], {}, True)
+    age(job)
+    with (job / "lock").open("w") as lock:
+        age(job)
+        fcntl.flock(lock, fcntl.LOCK_EX)  # it runs, for longer than the grace period
+        assert gc("posts", config=config).jobs == []
+    report = gc("posts", config=config)
+    assert report.jobs == ["append-1"]
+    assert report.files == {"jobs": 1, "data": 1}
+    assert not made.exists() and not job.exists()
+
+
+def test_indexes_and_sidecars_are_made_anew(twice):
+    config = config_of(twice)
+    listing = geodata.list_files("posts", config=config).shards
+    index, sidecar = Path(f"{listing[0].file}.index"), Path(f"{listing[1].file}.units.json")
+    whole = index.read_bytes(), sidecar.read_bytes()
+    index.write_bytes(whole[0][:-7])
+    sidecar.unlink()
+    dry = repair("posts", config=config, dry_run=True, workers=1)
+    assert (len(dry.repaired), dry.lost) == (2, []) and not sidecar.exists()
+    report = repair("posts", config=config, workers=1)
+    assert {Path(entry["file"]).name for entry in report.repaired} == {index.name, sidecar.name}
+    assert (report.ok, report.version) == (True, "v000002")
+    assert (index.read_bytes(), sidecar.read_bytes()) == whole
+    assert geodata.verify("posts", config=config, workers=1).ok
+    again = repair("posts", config=config, workers=1)
+    assert (again.repaired, again.ok) == ([], True)
+
+
+def test_what_is_beyond_repair_is_listed_and_left_out_on_demand(twice):
+    config = config_of(twice)
+    damaged, lost = geodata.list_files("posts", config=config).shards[:2]
+    path = Path(damaged.file)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    Path(lost.file).unlink()
+    report = repair("posts", config=config, workers=1)
+    assert not report.ok and report.dropped == 0 and report.version == "v000002"
+    told = {entry["shard"]: entry["problem"] for entry in report.lost}
+    assert told == {damaged.shard: "does not match its digest", lost.shard: "is missing"}
+    report = repair("posts", config=config, drop_lost=True, workers=1)
+    assert report.ok and report.version == "v000003"
+    assert report.dropped == damaged.records + lost.records
+    assert geodata.verify("posts", config=config, workers=1).ok
+    assert geodata.inspect("posts", config=config).records == 300 - report.dropped
+
+
+def test_repairs_killed_anywhere_are_whole_in_the_end(twice):
+    config = config_of(twice)
+    index = Path(f"{geodata.list_files('posts', config=config).shards[0].file}.index")
+    whole = index.read_bytes()
+    context = multiprocessing.get_context("fork")
+    for number in range(1, 100):
+        index.write_bytes(whole[:-7])
+        mend = lambda _root: repair("posts", config=config, workers=1)  # noqa: E731
+        victim = context.Process(target=killed_at, args=(number, mend, twice))
+        victim.start()
+        victim.join(60)
+        mend(twice)
+        assert index.read_bytes() == whole
+        assert geodata.verify("posts", config=config, workers=1).ok
+        if victim.exitcode == 0:
+            break
+    assert 3 < number < 99
+
+
+def test_the_commands_speak_json(twice, capsys):
+    from click.testing import CliRunner
+
+    from geodata.cli import cli
+
+    for command in ("history posts", "gc posts --dry-run", "rollback posts@v1 --dry-run"):
+        found = CliRunner().invoke(cli, [*command.split(), "--json"])
+        assert found.exit_code == 0, found.output
+        assert json.loads(found.stdout)["schema_version"] == 1
+    assert "v2" in CliRunner().invoke(cli, ["history", "posts"]).stdout
+    assert CliRunner().invoke(cli, ["repair", "posts"]).stdout.endswith("nothing to repair\n")
