@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from typing import Any, TypeVar
 
 from geodata.errors import StoreError
@@ -60,6 +60,7 @@ class LocalExecutor:
 def _start_server() -> None:
     """Start the process that workers are forked from; it loads its modules meanwhile."""
     multiprocessing.get_context("forkserver").set_forkserver_preload(LOADED)
+    resource_tracker.ensure_running()  # its own start would let interrupts through again
     with _interrupts_held():
         forkserver.ensure_running()
 
