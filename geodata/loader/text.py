@@ -68,11 +68,13 @@ class FileTokenizer:
         try:
             from tokenizers import Tokenizer as Loaded
         except ImportError as error:
-            raise MissingExtra.of("tokenizers", "train") from error
+            raise MissingExtra.of("tokenizers", "tokens") from error
         try:
             self._loaded = Loaded.from_file(path)
         except Exception as error:
             raise ConfigError(f"not a tokenizer file: {error}", file=path) from error
+        self._loaded.no_padding()
+        self._loaded.no_truncation()
         self.vocab_size = max(self._loaded.get_vocab().values(), default=-1) + 1
         found = self._first(END_NAMES)
         self.eos_id = self.vocab_size if found is None else found
