@@ -6,8 +6,10 @@ and the types it saw; with the schema merged from all scans, `read` yields the p
 record batches. Pieces, scans and sources are small and travel between processes.
 
 Keys are `<source id>/<file name>` where a file is a record, `<source id>/<file name>#<row>` where
-it holds rows, counted from 1: lines of JSONL (blank ones too), records of CSV and Parquet. With a
-single file its name stands for the source id, and the id alone for both.
+it holds rows, counted from 1: lines of JSONL (blank ones too), records of CSV and Parquet, items of
+a JSON value; `<source id>/<file name>/<key>` for a sample of a tar. With a single file its name
+stands for the source id, and the id alone for both. A zip archive is a folder, of its own name
+where it lies among files; compressed files keep their suffix.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -23,6 +26,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from geodata.errors import ConfigError
+from geodata.sources.compressed import SUFFIXES as PACKED
 from geodata.sources.listing import Listing, SourceFile, list_files
 from geodata.sources.options import AS_FOUND, Reading
 
@@ -79,7 +83,8 @@ class Scan:
     `rows` counts the candidates, rejected ones included; `advance` is how far the piece moves
     `first_row` for the file's next piece (lines, blank ones too, where rows are lines). `columns`
     is the source's own account of the types seen; `labels` maps a label column to the names seen;
-    `file` is the piece's first file.
+    `file` is the piece's first file. `encodings` are those recognised, each with its confidence, by
+    the files' names.
     """
 
     rows: int
@@ -87,6 +92,7 @@ class Scan:
     columns: dict[str, Any] = field(default_factory=dict)
     labels: dict[str, set[str]] = field(default_factory=dict)
     file: int = 0
+    encodings: dict[str, tuple[str, float]] = field(default_factory=dict)
 
 
 class Source(Protocol):
@@ -98,8 +104,10 @@ class Source(Protocol):
     """Starts every key; the name of the root unless the user chose another."""
     files: Sequence[SourceFile]
     """In the order of their names' bytes, which is the order of the records."""
-    ignored: dict[str, int]
-    """How many files below the root are of no concern to this kind, by suffix."""
+
+    @property
+    def ignored(self) -> dict[str, int]:
+        """Return how many files below the root are of no concern to this kind, by suffix."""
 
     def pieces(self, target_bytes: int) -> list[Piece]:
         """Cut the corpus into pieces of about `target_bytes`, in order."""
@@ -155,7 +163,13 @@ KINDS = {
     "function": "geodata.sources.function:FunctionSource",
 }
 
-SUFFIXES = {
+COMPRESSED = frozenset({"jsonl", "csv", "text", "webdataset", "tfrecord"})
+"""Kinds whose files may be compressed: a suffix of compression follows theirs."""
+
+ZIPPED = frozenset({"jsonl", "csv", "text", "images", "audio"})
+"""Kinds whose files may lie in zip archives."""
+
+_BARE_SUFFIXES = {
     "jsonl": frozenset({".jsonl", ".ndjson", ".json"}),
     "csv": frozenset({".csv", ".tsv"}),
     "parquet": frozenset({".parquet", ".pq"}),
@@ -167,10 +181,22 @@ SUFFIXES = {
     "tfrecord": frozenset({".tfrecord", ".tfrecords", ".tfrec"}),
     "arrow": frozenset({".arrow", ".arrows", ".feather", ".ipc"}),
 }
-"""Of the files that each kind takes; a suffix of compression may follow."""
+
+SUFFIXES = {
+    kind: bare
+    | {suffix + packed for suffix in bare for packed in PACKED if suffix and kind in COMPRESSED}
+    for kind, bare in _BARE_SUFFIXES.items()
+}
+"""Of the files that each kind takes."""
+
+BESIDE = {"audio": frozenset({".txt", ".lab", ".tsv"}), "petastorm": frozenset({""})}
+"""Of the files that a kind looks into beside its own, and counts as ignored if of no use."""
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-_PACKED = frozenset({".gz", ".zst", ".bz2", ".xz", ".zip", ".tar", ".7z"})
+_TO_UNPACK = (*PACKED, ".zip", ".tar", ".7z", ".rar")
+_MOST_METADATA = 64 << 20
+"""Bytes of common metadata that are looked through."""
+
 _CHOICES = f"Say what it is with --kind {' | '.join(KINDS)}"
 
 
@@ -197,10 +223,12 @@ def open_source(
         from geodata.sources.function import FunctionSource
 
         return FunctionSource(str(source), source_id, reading)
-    listing = list_files(path)
+    listing = list_files(path, reading.encoding)
     chosen = kind or _kind_of(listing)
     if chosen not in KINDS:
         raise ConfigError(f"no kind of source '{chosen}'", hint=f"Known: {', '.join(KINDS)}")
+    if chosen not in ZIPPED:
+        listing = _outside_archives(listing, chosen)
     if chosen in ("images", "audio"):
         from geodata.sources.mediatable import table_of
 
@@ -210,13 +238,25 @@ def open_source(
 
             return MediaTable(listing, _checked_id(path, source_id), reading, chosen, table)
     if not listing.single and kind != "text":
-        everything, listing = listing, listing.only(SUFFIXES[chosen])
-        if not listing.files:
-            raise _unclear(f"the folder holds no {chosen}", everything)
+        suffixes = SUFFIXES["parquet" if chosen == "petastorm" else chosen]
+        if not listing.only(suffixes).files:
+            raise _unclear(f"the folder holds no {chosen}", listing)
+        listing = listing.only(suffixes | BESIDE.get(chosen, frozenset()))
     module, _, attribute = KINDS[chosen].partition(":")
     make = getattr(import_module(module), attribute)
     made: Source = make(listing, _checked_id(path, source_id), reading)
     return made
+
+
+def _outside_archives(listing: Listing, kind: str) -> Listing:
+    outside = listing.without_archives()
+    if not outside.files:
+        raise ConfigError(
+            f"{kind} is not read inside zip archives",
+            file=str(listing.root),
+            hint="Unpack it first",
+        )
+    return outside
 
 
 def _names_function(source: str) -> bool:
@@ -233,22 +273,35 @@ def recognise(path: Path) -> str:
 
 
 def _kind_of(listing: Listing) -> str:
-    """Return the kind of nine in ten of the files that have one, and of half of all."""
+    """Return the kind of nine in ten of the files that have one, and of half of all.
+
+    Parquet with a Unischema beside it is Petastorm's.
+    """
+    if not listing.single and _has_unischema(listing.root):
+        return "petastorm"
     found: Counter[str] = Counter()
-    for suffix, count in listing.suffixes().items():
+    suffixes = listing.suffixes()
+    for suffix, count in suffixes.items():
         for kind, known in SUFFIXES.items():
             if suffix in known and not (listing.single and suffix == ""):
                 found[kind] += count
     for kind, count in found.most_common(1):
-        if count * 2 > len(listing.files) and count * 10 >= found.total() * 9:
+        if count * 2 > suffixes.total() and count * 10 >= found.total() * 9:
             return kind
     raise _unclear("cannot tell the kind of corpus", listing)
+
+
+def _has_unischema(root: Path) -> bool:
+    """Return whether Petastorm's pickled schema, which is not opened here, lies in a folder."""
+    with suppress(OSError), (root / "_common_metadata").open("rb") as file:
+        return b"dataset-toolkit.unischema.v1" in file.read(_MOST_METADATA)
+    return False
 
 
 def _unclear(message: str, listing: Listing) -> ConfigError:
     suffixes = listing.suffixes()
     counts = ", ".join(f"{n} {suffix or 'without suffix'}" for suffix, n in suffixes.most_common())
-    hint = "Unpack it first" if suffixes.keys() <= _PACKED else _CHOICES
+    hint = "Unpack it first" if all(s.endswith(_TO_UNPACK) for s in suffixes) else _CHOICES
     return ConfigError(f"{message}: {counts}", file=str(listing.root), hint=hint)
 
 

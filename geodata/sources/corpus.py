@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
+from geodata.sources import compressed
+from geodata.sources.archives import FAULTS, Archives, Member, opened_member
 from geodata.sources.base import Piece, Reject
-from geodata.sources.batches import BATCH_BYTES, Unfit
+from geodata.sources.batches import BATCH_BYTES, Origin, Unfit
+from geodata.sources.compressed import Damaged, Unpacked
+from geodata.sources.encodings import HEAD_BYTES, checked_encoding, coding_of
 from geodata.sources.listing import FileList, Listing
-from geodata.sources.options import AS_FOUND, Reading
+from geodata.sources.options import AS_FOUND, DETECT, Reading
 
 MAX_RECORD = (1 << 31) - 1
 """Bytes of the longest record: the offsets of a column have 32 bits."""
@@ -24,6 +31,12 @@ _FILE_COST = 512
 
 _PAGE = 4096
 """Bytes read at once from a file that was empty when it was listed."""
+
+_READ_AHEAD = 1 << 17
+"""Bytes taken at once from a stream that has to be unpacked."""
+
+_KEPT_BYTES = 64 << 20
+"""Bytes of a compressed file that are kept before it is known that it is not too long."""
 
 _Kept = TypeVar("_Kept")
 
@@ -38,14 +51,97 @@ class Corpus:
     def __init__(self, listing: Listing, source_id: str, reading: Reading = AS_FOUND):
         self.root = listing.root
         self.reading = reading
+        self.encoding = checked_encoding(reading.encoding)
         self.source_id = source_id
         self.files: FileList = listing.files
         self.ignored = listing.ignored
         self._single = listing.single
+        self._archives = listing.archives
+        self._archive_names = frozenset(listing.archives)
 
     def path(self, index: int) -> Path:
-        """Return where the file `index` lies."""
+        """Return where the file `index` lies, which is not in an archive."""
         return self.root if self._single else self.root / self.files.name(index)
+
+    def opened(self, index: int) -> BinaryIO:
+        """Return the content of the file `index` as a stream, unpacked from what it is packed in.
+
+        Raises OSError, then or when it is read; Damaged says what is wrong with it.
+        """
+        kind = self.compression(index)
+        packed = self._packed(index)
+        if kind is None:
+            return packed()
+        return io.BufferedReader(Unpacked(packed, kind), _READ_AHEAD)
+
+    def _packed(self, index: int) -> Callable[[], BinaryIO]:
+        """Return what opens the file `index` as it was before any archive."""
+        member = self.files.member(index)
+        if member is None:
+            path = self.path(index)
+            return lambda: path.open("rb")
+        if member.fault:
+            raise Damaged(FAULTS[member.fault])
+        return partial(
+            opened_member, self._archive(member.archive), member, self.files.nbytes(index)
+        )
+
+    def head(self, index: int, nbytes: int) -> bytes:
+        """Return the beginning of the file `index`, unpacked as far as it can be.
+
+        Raises OSError.
+        """
+        head = b""
+        with self.opened(index) as stream, suppress(Damaged):
+            while more := stream.read1(nbytes - len(head)):  # type: ignore[attr-defined]
+                head += more
+        return head
+
+    def recognised(self, piece: Piece) -> dict[str, tuple[str, float]]:
+        """Return the encodings recognised of the piece's files, each with its confidence."""
+        found = {}
+        if self.encoding == DETECT:
+            for index in filter(self.named_in_utf8, range(piece.file, piece.file + piece.files)):
+                with suppress(OSError, Unfit):
+                    coding = coding_of(DETECT, self.head(index, HEAD_BYTES))
+                    if coding.confidence is not None:
+                        found[self.shown(index)] = coding.name, coding.confidence
+        return found
+
+    def compression(self, index: int) -> str | None:
+        """Return the kind of compression that the file's suffix says, if it says one."""
+        return compressed.SUFFIXES.get("." + self.files.name(index).rpartition(".")[2].lower())
+
+    def is_plain(self, index: int) -> bool:
+        """Return whether the bytes of the file `index` lie on disk as they are, at its path."""
+        return self.files.member(index) is None and self.compression(index) is None
+
+    def bare_name(self, index: int) -> str:
+        """Return the name of the file `index` without the suffix of its compression."""
+        name = self.files.name(index)
+        return name if self.compression(index) is None else name.rpartition(".")[0]
+
+    def class_of(self, name: str) -> str | None:
+        """Return the first folder in a file's name, inside its archive; None where there is none.
+
+        What leads an archive's name nowhere is passed over: slashes at the start, `.` and `..`.
+        """
+        folders = name.split("/")[:-1]
+        if self._archives:
+            paths = accumulate(folders, "{}/{}".format)
+            inside = next((i for i, path in enumerate(paths, 1) if path in self._archive_names), 0)
+            folders = [folder for folder in folders[inside:] if folder not in ("", ".", "..")]
+        return folders[0] if folders else None
+
+    def origin_of(self, keys: Sequence[str]) -> Origin:
+        """Return where the records with these keys stand, each of which is all of its file."""
+        if self._single:
+            return Origin(self.shown(0))
+        return Origin([key[len(self.source_id) + 1 :] for key in keys])
+
+    def _archive(self, number: int) -> str:
+        name = self._archives[number]
+        return f"{self.root}/{name}" if name else str(self.root)
 
     def shown(self, index: int) -> str:
         """Return the name of the file `index`, printable whatever its bytes."""
@@ -95,22 +191,28 @@ class Corpus:
         keys: list[str] = []
         kept: list[_Kept] = []
         nbytes = 0
-        for index in range(piece.file, piece.file + piece.files):
-            name, data = self.files.name(index), b""
-            try:
-                data = self._content(name, self.files.nbytes(index))
-                made = examine(name, data)
-            except Unfit as error:
-                reject(Reject(_printable(name), None, str(error), data))
-                continue
-            if keys and nbytes + len(data) > BATCH_BYTES:
-                yield keys, kept
-                keys, kept, nbytes = [], [], 0
-            keys.append(self._key_of(name))
-            kept.append(made)
-            nbytes += len(data)
+        with Archives(self._archive) as archives:
+            for index in range(piece.file, piece.file + piece.files):
+                name, data = self.files.name(index), b""
+                try:
+                    data = self._content(index, name, archives)
+                    made = examine(name, data)
+                except Unfit as error:
+                    reject(Reject(_printable(name), None, str(error), data))
+                    continue
+                if keys and nbytes + len(data) > BATCH_BYTES:
+                    yield keys, kept
+                    keys, kept, nbytes = [], [], 0
+                keys.append(self._key_of(name))
+                kept.append(made)
+                nbytes += len(data)
         if keys:
             yield keys, kept
+
+    def content(self, index: int) -> bytes:
+        """Return all of the file `index`, unpacked; raise Unfit if it cannot be a record."""
+        with Archives(self._archive) as archives:
+            return self._content(index, self.files.name(index), archives)
 
     def _key_of(self, name: str) -> str:
         return self.source_id if self._single else f"{self.source_id}/{name}"
@@ -118,17 +220,46 @@ class Corpus:
     def _keyed(self, name: str) -> bool:
         return self._single or name.isascii() or _printable(name) == name
 
-    def _content(self, name: str, nbytes: int) -> bytes:
-        """Return the bytes of a file, about `nbytes`; raise Unfit if it cannot be a record."""
+    def _content(self, index: int, name: str, archives: Archives) -> bytes:
         if not self._keyed(name):
             raise Unfit(NOT_UTF8_NAME)
+        member, nbytes = self.files.member(index), self.files.nbytes(index)
+        if self.is_plain(index) and nbytes >= MAX_RECORD:
+            raise Unfit(TOO_LONG)
         try:
-            data = _bytes_of(str(self.root) if self._single else f"{self.root}/{name}", nbytes)
+            if self.compression(index) is not None:
+                data = self._unpacked(index)
+            elif member is None:
+                data = _bytes_of(str(self.root) if self._single else f"{self.root}/{name}", nbytes)
+            else:
+                data = _content_of(member, nbytes, archives)
         except OSError as error:
             raise Unfit(unreadable(error)) from error
         if len(data) >= MAX_RECORD:
             raise Unfit(TOO_LONG)
         return data
+
+    def _unpacked(self, index: int) -> bytes:
+        """Return the content of a compressed file; see first, if it is long, that it has an end."""
+        with self.opened(index) as stream:
+            data = stream.read(_KEPT_BYTES)
+            if len(data) < _KEPT_BYTES:
+                return data
+            length = _KEPT_BYTES
+            while more := stream.read1(_READ_AHEAD):  # type: ignore[attr-defined]
+                length += len(more)
+                if length >= MAX_RECORD:
+                    raise Unfit(TOO_LONG)
+        with self.opened(index) as stream:
+            return stream.read()
+
+
+def _content_of(member: Member, nbytes: int, archives: Archives) -> bytes:
+    if member.fault:
+        raise Unfit(FAULTS[member.fault])
+    if max(nbytes, member.packed) >= MAX_RECORD:
+        raise Unfit(TOO_LONG)
+    return archives.content(member, nbytes)
 
 
 def _bytes_of(path: str, nbytes: int) -> bytes:
@@ -149,5 +280,7 @@ def _printable(name: str) -> str:
 
 
 def unreadable(error: OSError) -> str:
-    """Return the reason of a rejected file that the system does not let us read."""
+    """Return the reason of a rejected file, or of the rest of one, that cannot be read."""
+    if isinstance(error, Damaged):
+        return str(error)
     return f"the file cannot be read: {error.strerror or type(error).__name__}"

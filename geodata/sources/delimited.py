@@ -1,4 +1,4 @@
-"""CSV and TSV: a header row, then records; UTF-8, quotes, newlines inside quotes.
+"""CSV and TSV: a header row unless there is none, then records; quotes, newlines inside quotes.
 
 An unquoted empty field is null, a quoted one the empty string. Every value is text first; a column
 becomes bool, int64, uint64 or float64 only if each of its values in all files says so and would
@@ -15,15 +15,18 @@ from itertools import chain
 
 import pyarrow as pa
 
-from geodata.errors import SchemaError
+from geodata.errors import ConfigError, SchemaError
+from geodata.schema import data_fields
 from geodata.sources.base import Piece, Reject, Scan
-from geodata.sources.batches import Unfit, assemble, fitting, most_rows
+from geodata.sources.batches import Origin, Unfit, assemble, fitting, most_rows
 from geodata.sources.corpus import NOT_UTF8_NAME, Corpus, unreadable
+from geodata.sources.encodings import HEAD_BYTES, PLAIN, Coding, coding_of
 from geodata.sources.lines import lines_of
+from geodata.sources.listing import Listing
 from geodata.sources.observed import check_name, integer_kinds, number_type, with_text
+from geodata.sources.options import AS_FOUND, Reading
 from geodata.sources.rows import Row, delimiter_of, rows_of
 
-_BOM = b"\xef\xbb\xbf"
 _BLOCK_ROWS = 4096
 _BLOCK_BYTES = 4 << 20
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,4})?")
@@ -36,6 +39,16 @@ class Csv(Corpus):
     """Delimited text in one file, or in the files of a folder, whose columns unite by name."""
 
     kind = "csv"
+
+    def __init__(self, listing: Listing, source_id: str, reading: Reading = AS_FOUND):
+        super().__init__(listing, source_id, reading)
+        if reading.header and reading.columns:
+            raise ConfigError(
+                "columns are named where the first row is said to name them",
+                hint="Say that there is no header: --no-header",
+            )
+        if not all(reading.columns) or len({*reading.columns}) < len(reading.columns):
+            raise ConfigError("two of the columns have one name, or one has none")
 
     def pieces(self, target_bytes: int) -> list[Piece]:
         """Return runs of whole files: where a record starts is known only from the start."""
@@ -54,7 +67,13 @@ class Csv(Corpus):
                 good = [row.fields for row in block if row.fault is None]
                 for name, values in zip(header, zip(*good, strict=True), strict=bool(good)):
                     _note(kinds.setdefault(name, set()), values)
-        return Scan(rows, number, columns={"headers": headers, "kinds": kinds}, file=piece.file)
+        return Scan(
+            rows,
+            number,
+            columns={"headers": headers, "kinds": kinds},
+            file=piece.file,
+            encodings=self.recognised(piece),
+        )
 
     def merge(self, scans: Sequence[Scan], *, first_wins: bool = False) -> pa.Schema:  # noqa: ARG002
         """Unite the columns by name; SchemaError for a name that is empty or stands twice."""
@@ -62,7 +81,7 @@ class Csv(Corpus):
         for scan in scans:
             for file, header in scan.columns["headers"].items():
                 self._check_header(file, header)
-                if whole and not whole.keys() & set(header):
+                if header and whole and not whole.keys() & set(header):
                     raise SchemaError(
                         "no column of this file is in the files before it",
                         file=self.shown(file),
@@ -84,7 +103,7 @@ class Csv(Corpus):
         for part in self.by_file(piece):
             file, key = self.shown(part.file), self.key(part.file)
             for header, block in self._blocks(part, min(_BLOCK_ROWS, most_rows(schema))):
-                builder = _Builder(schema, header, key)
+                builder = _Builder(schema, header, key, file)
                 for row in block:
                     number = first_row + row.number if row.number else None
                     origin = Reject(file, number, row.fault or "", row.raw)
@@ -105,7 +124,7 @@ class Csv(Corpus):
                     header = [name or "" for name in row.fields]
                     continue
                 if row.number and row.fault is None and len(row.fields) != len(header):
-                    row.fault = f"{len(row.fields)} fields where the header has {len(header)}"
+                    row.fault = f"{len(row.fields)} fields where {self._width} {len(header)}"
                 block.append(row)
                 nbytes += len(row.raw)
                 if len(block) >= most or nbytes >= _BLOCK_BYTES:
@@ -115,22 +134,53 @@ class Csv(Corpus):
             block.append(Row(0, fault=unreadable(error)))
         yield header, block
 
+    @property
+    def _width(self) -> str:
+        """Return what says how many fields a record has."""
+        if self.reading.header:
+            return "the header has"
+        return "there are columns:" if self.reading.columns else "the first record has"
+
     def _rows(self, piece: Piece) -> Iterator[Row]:
         """Yield the header as number 0, then the records; a faulty header stands for the file."""
         if not self.named_in_utf8(piece.file):
             yield Row(0, fault=NOT_UTF8_NAME)
             return
-        lines = lines_of(self.path(piece.file), piece.start, piece.stop)
-        head = next(lines, b"") or b""
-        start = len(_BOM) if head.startswith(_BOM) else 0
-        delimiter = delimiter_of(self.files[piece.file].name, head.decode(errors="replace"))
-        rows = rows_of(chain([head[start:]] if head[start:] else [], lines), delimiter, start)
-        header = next(rows, None)
-        if header is None or header.fault:
-            what = header.fault if header else "there is none"
-            yield Row(0, fault=f"no header row: {what}")
+        try:
+            coding = self._coding(piece.file)
+        except Unfit as error:
+            yield Row(0, fault=str(error))
             return
-        yield header
+        with self.opened(piece.file) as stream:
+            nbytes = piece.stop if self.is_plain(piece.file) else None
+            lines = lines_of(stream, nbytes, coding.newline)
+            head = next(lines, b"") or b""
+            start = len(coding.mark) if head.startswith(coding.mark) else 0
+            text = head[start:].decode(coding.name, errors="replace")
+            delimiter = delimiter_of(self.bare_name(piece.file), text)
+            lines = chain([head[start:]] if head[start:] else [], lines)
+            if self.reading.header:
+                yield from _with_header(rows_of(lines, delimiter, start, 0, coding))
+            else:
+                yield from self._headed(rows_of(lines, delimiter, start, 1, coding))
+
+    def _coding(self, index: int) -> Coding:
+        if self.encoding == PLAIN.name:
+            return PLAIN
+        return coding_of(self.encoding, self.head(index, HEAD_BYTES))
+
+    def _headed(self, rows: Iterator[Row]) -> Iterator[Row]:
+        """Yield a header before records that have none, as wide as the first of them."""
+        if self.reading.columns:
+            yield Row(0, fields=[*self.reading.columns])
+            yield from rows
+            return
+        for row in rows:
+            if row.fault is None:
+                yield Row(0, fields=[f"column{i}" for i, _ in enumerate(row.fields, 1)])
+                yield row
+                break
+            yield row
         yield from rows
 
     def _check_header(self, file: int, header: list[str]) -> None:
@@ -145,11 +195,23 @@ class Csv(Corpus):
                 )
 
 
+def _with_header(rows: Iterator[Row]) -> Iterator[Row]:
+    """Yield the header and the records, or one fault for all of the file."""
+    header = next(rows, None)
+    if header is None or header.fault:
+        what = header.fault if header else "there is none"
+        yield Row(0, fault=f"no header row: {what}")
+        return
+    yield header
+    yield from rows
+
+
 class _Builder:
     """Makes batches of some records of a file."""
 
-    def __init__(self, schema: pa.Schema, header: list[str], key: str):
-        self._schema, self._header, self._key = schema, header, key
+    def __init__(self, schema: pa.Schema, header: list[str], key: str, file: str):
+        self._schema, self._header, self._key, self._file = schema, header, key, file
+        self._types = {field.name: field.type for field in data_fields(schema)}
         self._rows: list[Row] = []
         self._origins: list[Reject] = []
 
@@ -170,12 +232,12 @@ class _Builder:
         by_column = zip(*(self._rows[i].fields for i in rows), strict=True)
         columns = {}
         for name, texts in zip(self._header, by_column, strict=bool(rows)):
-            index = self._schema.get_field_index(name)
-            if index < 0:
+            if name not in self._types:
                 raise Unfit(f"'{name}' is not in the schema")
-            columns[name] = _column(texts, self._schema.field(index).type, name)
-        keys = [f"{self._key}#{self._origins[i].row}" for i in rows]
-        return assemble(self._schema, keys, columns)
+            columns[name] = _column(texts, self._types[name], name)
+        numbers = [self._origins[i].row or 0 for i in rows]
+        keys = [f"{self._key}#{number}" for number in numbers]
+        return assemble(self._schema, keys, columns, Origin(self._file, numbers))
 
 
 def _column(texts: Sequence[str | None], kind: pa.DataType, path: str) -> pa.Array:

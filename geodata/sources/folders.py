@@ -1,5 +1,7 @@
 """Images in a folder for each class, or all in one folder; one record a file.
 
+In a zip archive the classes are its first level of folders.
+
 The bytes are stored as they are. The header is read, and whether the file goes on to its end, so
 that a truncated or foreign file is rejected; nothing is decoded.
 """
@@ -11,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 
 from geodata.errors import ConfigError, MissingExtra
-from geodata.schema import label_field, media_field
+from geodata.schema import data_fields, label_field, media_field
 from geodata.sources.base import Piece, Reject, Scan
 from geodata.sources.batches import Unfit, assemble
 from geodata.sources.corpus import Corpus
@@ -31,12 +33,12 @@ class ImageFolder(Corpus):
     def __init__(self, listing: Listing, source_id: str, reading: Reading = AS_FOUND):
         super().__init__(listing, source_id, reading)
         _require_pillow()
-        flat = next((name for name in self.files.names() if "/" not in name), None)
-        classed = next((name for name in self.files.names() if "/" in name), None)
+        flat = next((name for name in self.files.names() if self.class_of(name) is None), None)
+        classed = next((name for name in self.files.names() if self.class_of(name)), None)
         if flat and classed:
             raise ConfigError(
                 f"images lie in the folder itself ('{flat}') and in folders of classes "
-                f"('{classed.partition('/')[0]}')",
+                f"('{self.class_of(classed)}')",
                 file=str(self.root),
                 hint="Move the former into a folder of their class, or convert them on their own",
             )
@@ -49,8 +51,8 @@ class ImageFolder(Corpus):
     def scan(self, piece: Piece) -> Scan:
         """Count the files and collect their classes."""
         files = range(piece.file, piece.file + piece.files)
-        names = {_class_of(self.files.name(i)) for i in files if self.named_in_utf8(i)}
-        labels = {LABEL: names} if self.labelled else {}
+        found = [self.class_of(self.files.name(i)) for i in files if self.named_in_utf8(i)]
+        labels = {LABEL: {name for name in found if name}} if self.labelled else {}
         return Scan(piece.files, piece.files, labels=labels, file=piece.file)
 
     def merge(self, scans: Sequence[Scan], *, first_wins: bool = False) -> pa.Schema:  # noqa: ARG002
@@ -74,25 +76,22 @@ class ImageFolder(Corpus):
             return data, self._label(name, numbers), *image_size(data)
 
         names = ("image", LABEL, "width", "height")
+        filled = {field.name for field in data_fields(schema)}
         for keys, images in self.whole_records(piece, examine, reject):
             columns = {
                 name: pa.array(values, schema.field(name).type)
                 for name, values in zip(names, zip(*images, strict=True), strict=True)
-                if name in schema.names
+                if name in filled
             }
-            yield assemble(schema, keys, columns)
+            yield assemble(schema, keys, columns, self.origin_of(keys))
 
     def _label(self, name: str, numbers: dict[str, int]) -> int | None:
         if not self.labelled:
             return None
         try:
-            return numbers[_class_of(name)]
+            return numbers[self.class_of(name) or ""]
         except KeyError as error:
             raise Unfit("its class is not among the dataset's labels") from error
-
-
-def _class_of(name: str) -> str:
-    return name.partition("/")[0]
 
 
 def _require_pillow() -> None:

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from geodata.schema import plain_type
+from geodata.sources.columns import Range, integer_fields, wider
 from geodata.sources.corpus import unreadable
-from geodata.sources.unite import bare
-
-Range = tuple[int, int]
-"""Smallest and largest integer of a column, or 0."""
+from geodata.sources.unite import check_usable
 
 DAMAGE = (pa.ArrowException, OSError, ValueError)
 """What pyarrow raises for a damaged file."""
 
+_READ_AHEAD = 256 << 10
+"""Bytes buffered of each column while its pages are read one by one."""
+
+_MOST_ROWS = 4096
+_FIRST_ROWS = 64
+_BATCH_BYTES = 2 << 20
+"""Bytes read at once, by what is known before: rows may be of very different size."""
+_TOO_LARGE = 32 << 20
+"""Bytes after which the rest is read by fewer rows."""
+
+_SMALL = 16 << 10
+"""Bytes of encoded values that cannot swell to much, however often each of them stands."""
+
 
 class Broken(Exception):
-    """A file that is not Parquet any more, or never was; the text says why."""
+    """A file that is not what it was taken for, or not any more; the text says why."""
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:
@@ -31,10 +42,8 @@ def open_parquet(path: Path) -> pq.ParquetFile:
     except OSError as error:
         raise Broken(unreadable(error)) from error
     try:
-        file = pq.ParquetFile(path, pre_buffer=False)
-        for field in file.schema_arrow:
-            bare(field.type)
-            field.name  # noqa: B018
+        file = pq.ParquetFile(path, pre_buffer=False, buffer_size=_READ_AHEAD)
+        check_usable(file.schema_arrow)
         if not _counts_agree(file.metadata):
             file.close()
             raise Broken("the file is not Parquet, or its footer is damaged")
@@ -43,45 +52,121 @@ def open_parquet(path: Path) -> pq.ParquetFile:
     return file
 
 
-def integer_range(path: Path, name: str) -> Range | None:
-    """Return the range of a file's column, which is not nested; None where it is not stated.
+def group_batches(file: pq.ParquetFile, group: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a row group, as far as they can be read, by pages and about 2 MiB at once.
 
-    A column that is not of integers takes no part: (0, 0).
+    How large a row is once decoded shows only then; should that be too large, the rest of the group
+    is read anew by fewer rows.
     """
-    low = high = 0
-    with suppress(Broken), open_parquet(path) as file:
-        if not pa.types.is_integer(plain_type(file.schema_arrow.field(name).type, name)):
-            return 0, 0
-        for index in range(file.num_row_groups):
-            group = file.metadata.row_group(index)
-            stated = _statistics(group, name)
-            if stated is None or not (stated.has_min_max or _all_null(stated, group)):
-                return None
-            if stated.has_min_max:
-                low, high = min(low, stated.min), max(high, stated.max)
-        return low, high
-    return None
+    about = file.metadata.row_group(group)
+    size = max(1, min(_MOST_ROWS, _BATCH_BYTES // _row_nbytes(about)))
+    size = min(size, _FIRST_ROWS) if _may_swell(about) else size
+    done = 0
+    while done < about.num_rows:
+        try:
+            for batch in _after(file, group, size, done):
+                done += batch.num_rows
+                fit = _fitting_size(batch)
+                too_large = batch.nbytes > _TOO_LARGE
+                yield batch
+                del batch
+                if (too_large and fit < size) or done <= _FIRST_ROWS < fit:
+                    size = max(fit, size // 8)
+                    break
+            else:
+                return
+        except pa.ArrowNotImplementedError:
+            if size == 1:
+                return
+            size = max(1, size // 16)
+        except DAMAGE:
+            return
+
+
+def spans(groups: Sequence[pq.RowGroupMetaData], schema: pa.Schema) -> dict[str, Range | None]:
+    """Return the range of each column of integers, None where it is not stated of all groups."""
+    found: dict[str, Range | None] = dict.fromkeys(integer_fields(schema), (0, 0))
+    for group in groups:
+        known = _statistics(group, found)
+        for name, span in found.items():
+            found[name] = wider(span, _span(known.get(name), group))
+    return found
 
 
 def all_null(groups: Sequence[pq.RowGroupMetaData], name: str) -> bool:
     """Return whether every group states that the column holds nulls only."""
-    found = [(_statistics(group, name), group) for group in groups]
-    return all(stated is not None and _all_null(stated, group) for stated, group in found)
+    found = [(_statistics(group, [name]).get(name), group) for group in groups]
+    return all(known is not None and _all_null(known, group) for known, group in found)
 
 
-def _all_null(stated: pq.Statistics, group: pq.RowGroupMetaData) -> bool:
-    return bool(stated.has_null_count and stated.null_count == group.num_rows)
+def _after(file: pq.ParquetFile, group: int, size: int, done: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a group that follow those which are done."""
+    for batch in file.iter_batches(size, row_groups=[group], use_threads=False):
+        if done < batch.num_rows:
+            yield batch.slice(done)
+        done = max(0, done - batch.num_rows)
 
 
-def _statistics(group: pq.RowGroupMetaData, name: str) -> pq.Statistics | None:
-    """Return what a group states of a column; None where two columns have its path."""
-    found = []
+def _fitting_size(batch: pa.RecordBatch) -> int:
+    """Return how many rows like these are about 2 MiB."""
+    width: int = batch.nbytes // max(1, batch.num_rows)
+    return max(1, min(_MOST_ROWS, _BATCH_BYTES // max(1, width)))
+
+
+def _row_nbytes(group: pq.RowGroupMetaData) -> int:
+    """Return about how many bytes a row takes: values of fixed width, the others as encoded."""
+    total = 0
+    for column in _columns(group):
+        width = {"INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8, "BOOLEAN": 1}.get(
+            column.physical_type
+        )
+        if width is None:
+            total += max(column.total_uncompressed_size, 4 * column.num_values)
+        else:
+            total += width * column.num_values
+    return int(max(1, total // max(1, group.num_rows)))
+
+
+def _may_swell(group: pq.RowGroupMetaData) -> bool:
+    """Return whether decoded values may be much larger than as encoded: each stands there once."""
+    return any(
+        column.physical_type == "BYTE_ARRAY"
+        and column.total_uncompressed_size > _SMALL
+        and not {"RLE_DICTIONARY", "PLAIN_DICTIONARY", "DELTA_BYTE_ARRAY"}.isdisjoint(
+            column.encodings
+        )
+        for column in _columns(group)
+    )
+
+
+def _span(known: pq.Statistics | None, group: pq.RowGroupMetaData) -> Range | None:
+    if known is not None and known.has_min_max:
+        return min(0, known.min), max(0, known.max)
+    return (0, 0) if known is not None and _all_null(known, group) else None
+
+
+def _all_null(known: pq.Statistics, group: pq.RowGroupMetaData) -> bool:
+    return bool(known.has_null_count and known.null_count == group.num_rows)
+
+
+def _statistics(group: pq.RowGroupMetaData, names: Iterable[str]) -> dict[str, pq.Statistics]:
+    """Return what a group states of these columns; not of one whose path two columns have."""
+    wanted, found, seen = set(names), {}, Counter[str]()
+    for column in _columns(group) if wanted else ():
+        path = column.path_in_schema
+        seen[path] += 1
+        if path in wanted and column.statistics is not None:
+            found[path] = column.statistics
+    return {path: known for path, known in found.items() if seen[path] == 1}
+
+
+def _columns(group: pq.RowGroupMetaData) -> Iterator[pq.ColumnChunkMetaData]:
+    """Yield what can be read of the columns of a group."""
     for index in range(group.num_columns):
         with suppress(*DAMAGE):
             column = group.column(index)
-            if column.path_in_schema == name:
-                found.append(column.statistics)
-    return found[0] if len(found) == 1 else None
+            column.path_in_schema  # noqa: B018
+            yield column
 
 
 def _counts_agree(metadata: pq.FileMetaData) -> bool:

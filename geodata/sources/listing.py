@@ -1,28 +1,37 @@
 """The files of a corpus, listed the same way on every machine and at every time.
 
 Order is that of the names' bytes. Hidden files and folders are skipped; links to files are
-followed, links to folders never are, so no cycle is possible. What is skipped is counted.
+followed, links to folders never are, so no cycle is possible. What is skipped is counted. A zip
+archive is a folder of its name; its members have the archive's modification time.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import stat
 from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import overload
 
 from geodata.errors import ConfigError
+from geodata.sources import archives, compressed
+from geodata.sources.archives import BROKEN, BrokenArchive, Member, members_of
+from geodata.sources.encodings import UTF8, checked_encoding, encoding_of_names
 
 HIDDEN = "hidden"
 FOLDER_LINK = "link to a folder"
 SPECIAL = "not a regular file"
 
-_Entry = tuple[bytes, int, int]
+_PART = re.compile(r"-\d+-of-\d+$")
+"""What follows the suffix of a file that is one of several: `.tfrecord-00000-of-00010`."""
+
+Entry = tuple[bytes, int, int] | tuple[bytes, int, int, Member]
+"""Name, size, modification time, and where it lies if that is in an archive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +47,22 @@ class SourceFile:
 
 
 class FileList(Sequence[SourceFile]):
-    """Files in order, kept in four arrays: millions stay small and travel fast."""
+    """Files in order, kept in a few arrays: millions stay small and travel fast."""
 
-    def __init__(self, entries: Iterable[_Entry]):
-        """Take (name, size, modification time) in any order."""
+    def __init__(self, entries: Iterable[Entry]):
+        """Take them in any order."""
         rows = sorted(entries)
-        self._names = b"".join(name for name, _, _ in rows)
-        self._bounds = array("q", [0, *accumulate(len(name) for name, _, _ in rows)])
-        self._sizes = array("q", [size for _, size, _ in rows])
-        self._mtimes = array("q", [mtime for _, _, mtime in rows])
+        self._names = b"".join(row[0] for row in rows)
+        self._bounds = array("q", [0, *accumulate(len(row[0]) for row in rows)])
+        self._sizes = array("q", [row[1] for row in rows])
+        self._mtimes = array("q", [row[2] for row in rows])
+        self._places = _columns(rows) if any(len(row) > 3 for row in rows) else None
 
     def __len__(self) -> int:
         return len(self._sizes)
 
     def __iter__(self) -> Iterator[SourceFile]:
-        return (SourceFile(os.fsdecode(name), *rest) for name, *rest in self.entries())
+        return (self[index] for index in range(len(self)))
 
     @overload
     def __getitem__(self, index: int) -> SourceFile: ...
@@ -72,68 +82,170 @@ class FileList(Sequence[SourceFile]):
         """Return the size of the file `index`."""
         return self._sizes[index]
 
+    def member(self, index: int) -> Member | None:
+        """Return where the file `index` lies in an archive; None if it is a file of its own."""
+        if self._places is None or self._places[0][index] < 0:
+            return None
+        return Member(*(column[index] for column in self._places))
+
     def names(self) -> Iterator[str]:
         """Yield the name of each file."""
         return map(self.name, range(len(self)))
 
-    def entries(self) -> Iterator[_Entry]:
-        """Yield (name, size, modification time) of each file."""
+    def entries(self) -> Iterator[Entry]:
+        """Yield name, size, modification time of each file, and its place in an archive if any."""
         names = (self._names[start:stop] for start, stop in pairwise(self._bounds))
-        return zip(names, self._sizes, self._mtimes, strict=True)
+        plain = zip(names, self._sizes, self._mtimes, strict=True)
+        if self._places is None:
+            yield from plain
+            return
+        for index, entry in enumerate(plain):
+            member = self.member(index)
+            yield entry if member is None else (*entry, member)
+
+
+def _columns(rows: Sequence[Entry]) -> list[array[int]]:
+    """Return the places of files in archives, field by field; archive -1 is none."""
+    nowhere = Member(-1, 0, 0, 0, 0)
+    places = (row[3] if len(row) > 3 else nowhere for row in rows)
+    columns = zip(*places, strict=True)
+    return [array(code, column) for code, column in zip("iqqIHB", columns, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What lies at a path: one file, or the files of a folder and what was skipped, by suffix."""
+    """What lies at a path: one file, or the files of a folder and what was skipped, by suffix.
+
+    `archives` are the names of the zip archives below the root whose members are among the files;
+    "" is the root itself.
+    """
 
     root: Path
     files: FileList
     ignored: dict[str, int]
     single: bool
+    archives: tuple[str, ...] = ()
 
     def suffixes(self) -> Counter[str]:
-        """Return how many files have each suffix, in small letters; "" is none."""
-        return Counter(suffix_of(name) for name, _, _ in self.files.entries())
+        """Return how many files have each suffix, in small letters; "" is none.
+
+        Broken archives do not count.
+        """
+        sound = (entry for entry in self.files.entries() if not _is_broken(entry))
+        return Counter(suffix_of(entry[0]) for entry in sound)
 
     def only(self, suffixes: Collection[str]) -> Listing:
-        """Return the listing of the files with one of these suffixes; the others are ignored."""
-        kept = [entry for entry in self.files.entries() if suffix_of(entry[0]) in suffixes]
+        """Return the listing of the files with one of these suffixes; the others are ignored.
+
+        A broken archive stays, since it may hold such files.
+        """
         ignored = Counter(self.ignored)
-        for suffix, count in self.suffixes().items():
-            if suffix not in suffixes:
-                ignored[suffix or "no suffix"] += count
-        return Listing(self.root, FileList(kept), dict(ignored), self.single)
+        kept = []
+        for entry in self.files.entries():
+            suffix = suffix_of(entry[0])
+            if suffix in suffixes or _is_broken(entry):
+                kept.append(entry)
+            else:
+                ignored[suffix or "no suffix"] += 1
+        return replace(self, files=FileList(kept), ignored=dict(ignored))
+
+    def without_archives(self) -> Listing:
+        """Return the listing of the files that lie in no archive; the archives are ignored."""
+        if not self.archives:
+            return self
+        kept = [entry for entry in self.files.entries() if len(entry) == 3]
+        ignored = Counter(self.ignored)
+        ignored[archives.SUFFIX] += len(self.archives)
+        return replace(self, files=FileList(kept), ignored=dict(ignored), archives=())
 
 
-def list_files(root: Path) -> Listing:
-    """List the file at `root`, or all files below it.
+def _is_broken(entry: Entry) -> bool:
+    """Return whether an entry stands for all of an archive that cannot be read."""
+    return len(entry) > 3 and entry[3] == _broken(entry[3].archive)
 
-    Raises ConfigError where nothing is there, no file is there, or a folder cannot be read.
+
+def _broken(archive: int) -> Member:
+    return Member(archive, 0, 0, 0, 0, BROKEN)
+
+
+def list_files(root: Path, encoding: str = UTF8) -> Listing:
+    """List the file at `root`, or all files below it, or in it if it is a zip archive.
+
+    Names in archives that are not UTF-8 are decoded by `encoding`, if it is another. Raises
+    ConfigError where nothing is there, no file is there, or a folder or archive cannot be read.
     """
     try:
         status = root.stat()
     except OSError as error:
         raise ConfigError(f"no corpus: {error.strerror}", file=str(root)) from error
+    name, ignored = os.fsencode(root.name), Counter[str]()
     if stat.S_ISREG(status.st_mode):
-        alone = FileList([(os.fsencode(root.name), status.st_size, status.st_mtime_ns)])
-        return Listing(root, alone, {}, single=True)
-    if not stat.S_ISDIR(status.st_mode):
+        found: list[Entry] = [(name, status.st_size, status.st_mtime_ns)]
+        if not _is_archive(name):
+            return Listing(root, FileList(found), {}, single=True)
+        found, what = [(b"", status.st_size, status.st_mtime_ns)], "archive"
+    elif stat.S_ISDIR(status.st_mode):
+        found, what = list(_walk(os.fsencode(root), ignored)), "folder"
+    else:
         raise ConfigError("neither a file nor a folder", file=str(root))
-    ignored: Counter[str] = Counter()
-    files = FileList(_walk(os.fsencode(root), ignored))
-    if not files:
+    names = encoding_of_names(checked_encoding(encoding))
+    listing = _with_members(root, found, ignored, names)
+    if not listing.files:
         skipped = ", ".join(f"{count} {what}" for what, count in ignored.items())
-        raise ConfigError("the folder holds no file", file=str(root), hint=skipped or None)
-    return Listing(root, files, dict(ignored), single=False)
+        raise ConfigError(f"the {what} holds no file", file=str(root), hint=skipped or None)
+    if all(map(_is_broken, listing.files.entries())):
+        raise ConfigError(
+            "the zip archive is truncated or damaged: it has no directory that can be read",
+            file=str(root),
+            hint="Fetch it again",
+        )
+    return listing
+
+
+def _with_members(
+    root: Path, found: Sequence[Entry], ignored: Counter[str], encoding: str | None
+) -> Listing:
+    """Return the listing in which the members of archives stand for them."""
+    files: list[Entry] = []
+    names: list[str] = []
+    for entry in found:
+        if entry[0] and not _is_archive(entry[0]):
+            files.append(entry)
+            continue
+        path = os.fsencode(root) + (b"/" + entry[0] if entry[0] else b"")
+        start = entry[0] + b"/" if entry[0] else b""
+        try:
+            for name, nbytes, member in members_of(path, len(names), encoding, ignored):
+                files.append((start + name, nbytes, entry[2], member))
+        except (BrokenArchive, OSError):
+            files.append((*entry[:3], _broken(len(names))))
+        names.append(os.fsdecode(entry[0]))
+    return Listing(root, FileList(files), dict(ignored), False, tuple(names))
+
+
+def _is_archive(name: bytes) -> bool:
+    return name.lower().endswith(archives.SUFFIX.encode())
 
 
 def suffix_of(name: bytes) -> str:
-    """Return the suffix of a path in small letters, with its dot; "" where there is none."""
-    stem, dot, suffix = name.rpartition(b"/")[2].rpartition(b".")
-    return (dot + suffix).lower().decode(errors="backslashreplace") if stem and suffix else ""
+    """Return the suffix of a path in small letters, with its dot; "" where there is none.
+
+    One of compression goes with the one before it: `.jsonl.gz`.
+    """
+    stem, suffix = _split(name.rpartition(b"/")[2])
+    if suffix in compressed.SUFFIXES:
+        suffix = _split(stem)[1] + suffix
+    return suffix
 
 
-def _walk(root: bytes, ignored: Counter[str]) -> Iterator[_Entry]:
+def _split(name: bytes) -> tuple[bytes, str]:
+    stem, dot, suffix = name.rpartition(b".")
+    if stem and suffix:
+        return stem, _PART.sub("", (dot + suffix).lower().decode(errors="backslashreplace"))
+    return name, ""
+
+
+def _walk(root: bytes, ignored: Counter[str]) -> Iterator[Entry]:
     folders = [b""]
     while folders:
         folder = folders.pop()

@@ -124,9 +124,13 @@ def number_type(kinds: Collection[str]) -> pa.DataType | None:
 
 
 def schema_of(
-    fields: dict[str, Seen], files: Sequence[SourceFile], *, first_wins: bool
+    fields: dict[str, Seen],
+    files: Sequence[SourceFile],
+    *,
+    first_wins: bool,
+    choosing: type[Chooser] | None = None,
 ) -> pa.Schema:
-    """Return the schema that holds all records seen.
+    """Return the schema that holds all records seen, its types chosen by a Chooser of that kind.
 
     Raises SchemaError for a reserved or empty name, too many fields, or types without a common
     one; the last takes the first type seen when `first_wins`.
@@ -138,8 +142,8 @@ def schema_of(
             f"the records have more than {MAX_FIELDS} fields in all",
             hint="Make varying names values: a list of {key, value} instead of an object",
         )
-    chooser = _Chooser(files, first_wins)
-    return with_text([pa.field(name, chooser.type_of(seen, name)) for name, seen in fields.items()])
+    chooser = (choosing or Chooser)(files, first_wins)
+    return with_text([chooser.field_of(seen, name) for name, seen in fields.items()])
 
 
 def with_text(fields: Sequence[pa.Field]) -> pa.Schema:
@@ -163,25 +167,35 @@ def _size(seen: Seen) -> int:
     return 1 + sum(map(_size, seen.fields.values())) + (_size(seen.items) if seen.items else 0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Chooser:
+@dataclass(frozen=True)
+class Chooser:
     """Chooses the type of each path."""
 
     files: Sequence[SourceFile]
     first_wins: bool
 
+    def family(self, kind: str) -> str:
+        """Return the name of the types with which `kind` may have a common one."""
+        return _FAMILIES[kind]
+
+    def field_of(self, seen: Seen, name: str) -> pa.Field:
+        """Return the column of that name."""
+        return pa.field(name, self.type_of(seen, name))
+
     def type_of(self, seen: Seen, path: str) -> pa.DataType:
+        """Return the type that holds all values seen at `path`."""
         order = sorted((place, kind) for kind, place in seen.first.items() if kind != "null")
         if not order:
             return pa.null()
-        family = _FAMILIES[order[0][1]]
+        family = self.family(order[0][1])
         if not self.first_wins:
             for place, kind in order:
-                if _FAMILIES[kind] != family:
-                    raise self._conflict(path, order[0], (place, kind))
-        return self._in_family(family, seen, path)
+                if self.family(kind) != family:
+                    raise self.conflict(path, order[0], (place, kind))
+        return self.in_family(family, seen, path)
 
-    def _in_family(self, family: str, seen: Seen, path: str) -> pa.DataType:
+    def in_family(self, family: str, seen: Seen, path: str) -> pa.DataType:
+        """Return the type that holds all values of one family."""
         if family == "struct":
             return pa.struct(list(self._fields(seen, path)))
         if family == "list":
@@ -212,9 +226,10 @@ class _Chooser:
             name = self.files[file].name
             message = f"the column holds an {_WIDE}"
             return SchemaError(message, hint=hint, column=path, file=name, row=row)
-        return self._conflict(path, (numbers[one], one), (numbers[other], other))
+        return self.conflict(path, (numbers[one], one), (numbers[other], other))
 
-    def _conflict(self, path: str, one: tuple[Place, str], other: tuple[Place, str]) -> SchemaError:
+    def conflict(self, path: str, one: tuple[Place, str], other: tuple[Place, str]) -> SchemaError:
+        """Return the error of two kinds without a common type, each at its first place."""
         (first, kind), (second, other_kind) = sorted((one, other))
         message = (
             f"the column holds {kind} (first in {self._at(first)}) "

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from geodata.sources.corpus import MAX_RECORD, TOO_LONG
+from geodata.sources.encodings import PLAIN, Coding
 
 _INSIDE = re.compile(r'[^"]*+(?:""[^"]*+)*+')
 _QUOTED = re.compile(r'"[^"]*"')
@@ -40,27 +41,33 @@ def delimiter_of(name: str, head: str) -> str:
     return next((mark for mark in ",;\t" if mark in bare), ",")
 
 
-def rows_of(lines: Iterator[bytes | None], delimiter: str, offset: int) -> Iterator[Row]:
-    """Yield the records of these lines, of which the first is at byte `offset`, numbered from 0.
+def rows_of(
+    lines: Iterator[bytes | None],
+    delimiter: str,
+    offset: int,
+    number: int = 0,
+    coding: Coding = PLAIN,
+) -> Iterator[Row]:
+    """Yield the records of these lines, the first of which is at byte `offset`, from `number` on.
 
     An unquoted empty field is None. Blank lines are skipped. None is a line that is too long.
     """
-    number = 0
     for line in lines:
-        if line in (b"\n", b"\r\n"):
+        row = Row(number, line or b"")
+        text = _decode(row, line, offset, coding) if line else ""
+        if line and text in ("\n", "\r\n"):
             offset += len(line)
             continue
-        row = Row(number, line or b"")
-        body = _body(_decode(row, line, offset)) if line else ""
-        if line and b'"' not in line:
-            row.fields = [text or None for text in body.split(delimiter)]
+        body = _body(text)
+        if line and '"' not in text:
+            row.fields = [field or None for field in body.split(delimiter)]
         elif line and (tokens := _tokens(body, delimiter)):
             row.fields = [
                 token[1:-1].replace('""', '"') if token.startswith('"') else token or None
                 for token in tokens
             ]
         else:
-            _split(row, line, lines, delimiter, offset)
+            _split(row, line, lines, delimiter, offset, coding)
         offset += len(row.raw)
         number += 1
         yield row
@@ -73,7 +80,12 @@ def _tokens(body: str, delimiter: str) -> list[str]:
 
 
 def _split(
-    row: Row, line: bytes | None, more: Iterator[bytes | None], delimiter: str, offset: int
+    row: Row,
+    line: bytes | None,
+    more: Iterator[bytes | None],
+    delimiter: str,
+    offset: int,
+    coding: Coding,
 ) -> None:
     """Fill the fields of a record with quotes, taking as many lines as it has."""
     splitter = _Splitter(row, delimiter)
@@ -87,7 +99,7 @@ def _split(
             raw.clear()
         else:
             raw.append(line)
-        if line is None or splitter.take(_decode(row, line, offset + nbytes - len(line))):
+        if line is None or splitter.take(_decode(row, line, offset + nbytes - len(line), coding)):
             break
         line = next(more, b"")
     else:
@@ -148,14 +160,13 @@ class _Splitter:
         return end
 
 
-def _decode(row: Row, line: bytes, offset: int) -> str:
-    """Return the line as text; where it is not UTF-8, note the fault and go on."""
+def _decode(row: Row, line: bytes, offset: int, coding: Coding) -> str:
+    """Return the line as text; where it does not decode, note the fault and go on."""
     try:
-        return line.decode()
-    except UnicodeDecodeError as error:
-        where = offset + error.start
-        row.fault = row.fault or f"invalid UTF-8 at byte {where} of the file; no other is read"
-        return line.decode(errors="surrogateescape")
+        return coding.text(line)
+    except UnicodeError as error:
+        row.fault = row.fault or coding.fault(error, offset, " of the file")
+        return line.decode(coding.name, errors="replace")
 
 
 def _body(line: str) -> str:

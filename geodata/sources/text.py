@@ -1,4 +1,7 @@
-"""A tree of text files, one record a file: its bytes exactly, which must be UTF-8."""
+"""A tree of text files, one record a file: its bytes exactly where they are UTF-8.
+
+Text in another encoding, said or recognised, becomes UTF-8, and its byte order mark goes.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,9 @@ from geodata.schema import media_field
 from geodata.sources.base import Piece, Reject, Scan
 from geodata.sources.batches import Unfit, assemble
 from geodata.sources.corpus import Corpus
+from geodata.sources.encodings import PLAIN, coding_of_text
+from geodata.sources.listing import Listing
+from geodata.sources.options import AS_FOUND, DETECT, Reading
 
 
 class TextTree(Corpus):
@@ -18,13 +24,27 @@ class TextTree(Corpus):
     kind = "text"
     glances = True
 
+    def __init__(self, listing: Listing, source_id: str, reading: Reading = AS_FOUND):
+        super().__init__(listing, source_id, reading)
+        self.glances = self.encoding != DETECT
+
     def pieces(self, target_bytes: int) -> list[Piece]:
         """Return runs of whole files."""
         return self.whole_files(target_bytes)
 
     def scan(self, piece: Piece) -> Scan:
-        """Count the files; their type is known."""
-        return Scan(piece.files, piece.files, file=piece.file)
+        """Count the files, and note their encodings if these are to be recognised."""
+        found: dict[str, tuple[str, float]] = {}
+
+        def note(name: str, data: bytes) -> None:
+            coding = coding_of_text(DETECT, data)
+            if coding.confidence is not None:
+                found[name] = coding.name, coding.confidence
+
+        if self.encoding == DETECT:
+            for _ in self.whole_records(piece, note, lambda _: None):
+                pass
+        return Scan(piece.files, piece.files, file=piece.file, encodings=found)
 
     def merge(self, scans: Sequence[Scan], *, first_wins: bool = False) -> pa.Schema:  # noqa: ARG002
         """Return the one column `text`."""
@@ -38,16 +58,22 @@ class TextTree(Corpus):
         labels: dict[str, list[str]],  # noqa: ARG002
         reject: Callable[[Reject], None],
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the files that are UTF-8; a byte order mark and line ends stay as they are."""
-        for keys, texts in self.whole_records(piece, _text, reject):
+        """Yield the files that decode; line ends, and the byte order mark of UTF-8, stay."""
+        for keys, texts in self.whole_records(piece, self._text, reject):
             columns = {"text": pa.array(texts, pa.binary()).cast(schema.field("text").type)}
-            yield assemble(schema, keys, columns)
+            yield assemble(schema, keys, columns, self.origin_of(keys))
 
-
-def _text(_: str, data: bytes) -> bytes:
-    """Return the bytes of a text; raise Unfit if they are none."""
-    try:
-        data.decode()
-    except UnicodeDecodeError as error:
-        raise Unfit(f"invalid UTF-8 at byte {error.start}") from error
-    return data
+    def _text(self, _: str, data: bytes) -> bytes:
+        """Return a text in UTF-8; raise Unfit if it is none."""
+        coding = PLAIN
+        try:
+            if self.encoding == PLAIN.name:
+                data.decode()
+                return data
+            coding = coding_of_text(self.encoding, data)
+            mark = coding.mark if coding != PLAIN or self.encoding == "utf-8-sig" else b""
+            text = coding.text(data.removeprefix(mark))
+            return text.encode()
+        except UnicodeError as error:
+            start = len(coding.mark) if coding != PLAIN and data.startswith(coding.mark) else 0
+            raise Unfit(coding.fault(error, start)) from error

@@ -1,9 +1,10 @@
 """One Arrow type for two, without loss, and arrays brought to it.
 
 null gives way to any type; integers, floats, decimals, times and offsets widen; structs unite
-field by field, lists by their items. 64-bit integers and floats, or the two kinds of 64-bit
-integers, unite only where the values seen allow it: the caller knows their range. A timestamp may
-get a finer unit; one too far away for it does not fit then, and says so.
+field by field, lists by their items, tensors of several shapes to those of varying shape. 64-bit
+integers and floats, or the two kinds of 64-bit integers, unite only where the values seen allow it:
+the caller knows their range. A timestamp may get a finer unit; one too far away for it does not fit
+then, and says so.
 """
 
 from __future__ import annotations
@@ -14,6 +15,15 @@ import pyarrow.compute as pc
 
 from geodata.schema import plain_type
 from geodata.sources.batches import Unfit
+from geodata.sources.tensors import (
+    are_tensors,
+    fixed_tensors,
+    is_fixed,
+    lists_of,
+    tensor_type,
+    value_type,
+    varying_tensors,
+)
 
 _UNITS = ("s", "ms", "us", "ns")
 
@@ -26,15 +36,37 @@ class Clash(Exception):
         self.path, self.one, self.other = path, one, other
 
 
+def check_usable(schema: pa.Schema) -> None:
+    """Raise ValueError for a name that is not UTF-8, and for a type that pyarrow only half knows.
+
+    Both may stand deep within a column's type.
+    """
+    for field in schema:
+        _check_usable(field)
+
+
+def _check_usable(field: pa.Field) -> None:
+    field.name  # noqa: B018
+    kind = field.type
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if str(kind) in ("month_interval", "day_time_interval"):
+        raise ValueError(f"type {kind}")
+    for number in range(kind.num_fields):
+        _check_usable(kind.field(number))
+
+
 def bare(kind: pa.DataType) -> pa.DataType:
     """Return the type without what files add to it: names of items, nullability, metadata."""
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(field.name, bare(field.type)) for field in kind])
     if pa.types.is_fixed_size_list(kind):
         return pa.list_(bare(kind.value_type), kind.list_size)
-    if pa.types.is_large_list(kind):
+    if pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind):
         return pa.large_list(bare(kind.value_type))
-    if pa.types.is_list(kind):
+    if pa.types.is_list(kind) or pa.types.is_list_view(kind):
         return pa.list_(bare(kind.value_type))
     if pa.types.is_map(kind):
         return pa.map_(bare(kind.key_type), bare(kind.item_type))
@@ -47,6 +79,9 @@ def united(one: pa.DataType, other: pa.DataType, path: str, first_wins: bool) ->
         return one
     if pa.types.is_null(one):
         return other
+    if are_tensors(one, other):
+        values = united(value_type(one), value_type(other), f"{path}[]", first_wins)
+        return tensor_type(values, one, other)
     if pa.types.is_struct(one) and pa.types.is_struct(other):
         return _united_structs(one, other, path, first_wins)
     if _is_list(one) and _is_list(other):
@@ -67,6 +102,8 @@ def conform(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
         return array
     if array.null_count == len(array):
         return pa.nulls(len(array), kind)
+    if is_fixed(array.type) and are_tensors(array.type, kind):
+        return _conform_tensor(array, kind, path)
     if pa.types.is_struct(array.type) and pa.types.is_struct(kind):
         return _conform_struct(array, kind, path)
     if _is_varying_list(array.type) and _is_varying_list(kind):
@@ -89,14 +126,24 @@ def _conform_struct(array: pa.StructArray, kind: pa.StructType, path: str) -> pa
     return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
 
 
+def _conform_tensor(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
+    """Return tensors of fixed shape with other values, or as tensors of varying shape."""
+    shape = array.type.shape
+    if is_fixed(kind) and list(kind.shape) != list(shape):
+        raise Unfit.of(path, kind, f"a tensor of shape {list(shape)}")
+    valid = array.is_valid().to_numpy(zero_copy_only=False)
+    values = conform(array.storage.flatten(), value_type(kind), f"{path}[]")
+    if is_fixed(kind):
+        return fixed_tensors(values, valid, kind)
+    shapes = np.tile(np.array(shape, np.int32), (int(valid.sum()), 1))
+    return varying_tensors(values, shapes, valid, kind)
+
+
 def _conform_list(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
     items = conform(array.flatten(), kind.value_type, f"{path}[]")
-    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
-    large = pa.types.is_large_list(kind)
-    ends = np.cumsum(lengths, dtype=np.int64 if large else np.int32)
-    offsets = pa.array(np.concatenate([np.zeros(1, ends.dtype), ends]))
-    made = pa.LargeListArray if large else pa.ListArray
-    return made.from_arrays(offsets, items, type=kind, mask=array.is_null())
+    lengths = pc.list_value_length(array).drop_null().to_numpy()
+    valid = array.is_valid().to_numpy(zero_copy_only=False)
+    return lists_of(items, lengths, valid, kind)
 
 
 def _conform_leaf(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
@@ -206,7 +253,13 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 
 def _is_varying_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+    checks = (
+        pa.types.is_list,
+        pa.types.is_large_list,
+        pa.types.is_list_view,
+        pa.types.is_large_list_view,
+    )
+    return any(check(kind) for check in checks)
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from source_reading import read_all
 
-from geodata.errors import SchemaError
+from geodata.errors import ConfigError, SchemaError
 from geodata.schema import dataset_schema, media_of
-from geodata.sources import open_source
+from geodata.sources import Reading, open_source
 from geodata.sources.delimited import text_kinds
 
 ONCE = settings(
@@ -57,14 +57,15 @@ def test_blank_lines_are_no_records_and_lone_returns_are_text(tmp_path):
     ]
 
 
+OTHER = "if it is in another encoding, say which it is with --encoding"
 REJECTED = [
     (b"1", "1 fields where the header has 2"),
     (b"1,2,3", "3 fields where the header has 2"),
     (b'"1,\n"', "1 fields where the header has 2"),
     (b'"a"b,2', "text stands after a closing quote"),
     (b'"a" ,2', "text stands after a closing quote"),
-    (b"\xff,2", "invalid UTF-8 at byte 8 of the file; no other is read"),
-    (b'"\n\xff",2', "invalid UTF-8 at byte 10 of the file; no other is read"),
+    (b"\xff,2", f"invalid UTF-8 at byte 8 of the file; {OTHER}"),
+    (b'"\n\xff",2', f"invalid UTF-8 at byte 10 of the file; {OTHER}"),
 ]
 
 
@@ -228,16 +229,79 @@ def test_a_header_that_names_no_columns_is_refused(tmp_path, header, message):
     [
         (b"", "no header row: there is none"),
         (b"\n\n", "no header row: there is none"),
-        (b"\xff,b\n1,2\n", "no header row: invalid UTF-8 at byte 0 of the file; no other is read"),
+        (b"\xff,b\n1,2\n", f"no header row: invalid UTF-8 at byte 0 of the file; {OTHER}"),
         (b'a,"b\n1,2\n', "no header row: a quoted field is not closed before the end of the file"),
     ],
 )
-def test_a_file_without_a_header_is_one_rejected_record(tmp_path, data, reason):
+@pytest.mark.parametrize("name", ["a.csv", "c.csv"])
+def test_a_file_without_a_header_is_one_rejected_record(tmp_path, data, reason, name):
     (tmp_path / "b.csv").write_bytes(b"a\n5\n")
-    (tmp_path / "a.csv").write_bytes(data)
+    (tmp_path / name).write_bytes(data)
     read = read_all(open_source(tmp_path, source_id="s"))
     assert read.records == {"s/b.csv#1": {"a": 5}}
-    assert [(r.file, r.row, r.reason) for r in read.rejects] == [("a.csv", None, reason)]
+    assert [(r.file, r.row, r.reason) for r in read.rejects] == [(name, None, reason)]
+
+
+def _bare(tmp_path, data, name="a.csv", **reading):
+    (tmp_path / name).write_bytes(data)
+    return open_source(tmp_path / name, reading=Reading(header=False, **reading))
+
+
+def test_without_a_header_the_first_row_is_a_record(tmp_path):
+    read = read_all(_bare(tmp_path, b'\xef\xbb\xbf1,x\n\n2,"y\nz"\n'))
+    assert list(read.records.items()) == [
+        ("a.csv#1", {"column1": 1, "column2": "x"}),
+        ("a.csv#2", {"column1": 2, "column2": "y\nz"}),
+    ]
+    read = read_all(_bare(tmp_path, b"1\tx,y\n", name="a.tsv", columns=("id", "text")))
+    assert read.records == {"a.tsv#1": {"id": 1, "text": "x,y"}}
+    assert media_of(read.schema.field("text")) == "text"
+
+
+def test_without_a_header_another_width_is_rejected(tmp_path):
+    data = b"1,x\n2\n3,y,z\n4,w\n"
+    read = read_all(_bare(tmp_path, data))
+    assert read.column("column1") == [1, 4]
+    assert read.reasons() == [
+        (2, "1 fields where the first record has 2"),
+        (3, "3 fields where the first record has 2"),
+    ]
+    read = read_all(_bare(tmp_path, data, columns=("a", "b", "c")))
+    assert read.records == {"a.csv#3": {"a": 3, "b": "y", "c": "z"}}
+    assert read.reasons()[0] == (1, "2 fields where there are columns: 3")
+
+
+def test_without_a_header_faults_before_the_first_record_are_rejected(tmp_path):
+    read = read_all(_bare(tmp_path, b'"a"b,1\n\xff,2\nx,3\n'))
+    assert read.records == {"a.csv#3": {"column1": "x", "column2": 3}}
+    assert [row for row, _ in read.reasons()] == [1, 2]
+    empty = read_all(_bare(tmp_path, b"\n\n"))
+    assert (empty.records, empty.rejects) == ({}, [])
+
+
+def test_files_without_headers_unite_by_place(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"1,x\n")
+    (tmp_path / "b.csv").write_bytes(b"2.5,y,z\n")
+    (tmp_path / "c.csv").write_bytes(b"")
+    read = read_all(open_source(tmp_path, source_id="s", reading=Reading(header=False)), 1)
+    assert list(read.records.values()) == [
+        {"column1": 1.0, "column2": "x", "column3": None},
+        {"column1": 2.5, "column2": "y", "column3": "z"},
+    ]
+
+
+@pytest.mark.parametrize("columns", [("a", "a"), ("a", "")])
+def test_columns_that_name_no_columns_are_refused(tmp_path, columns):
+    with pytest.raises(ConfigError, match="two of the columns have one name"):
+        _bare(tmp_path, b"1,2\n", columns=columns)
+    with pytest.raises(SchemaError, match="reserved"):
+        read_all(_bare(tmp_path, b"1,2\n", columns=("a", "__key__")))
+
+
+def test_columns_beside_a_header_are_refused(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"a\n1\n")
+    with pytest.raises(ConfigError, match="--no-header"):
+        open_source(tmp_path, reading=Reading(columns=("b",)))
 
 
 def test_columns_of_several_files_unite_by_name(tmp_path):

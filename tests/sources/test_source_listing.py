@@ -2,6 +2,8 @@
 
 import os
 import pickle
+import socket
+from pathlib import Path
 
 import pytest
 from source_reading import read_all
@@ -89,6 +91,67 @@ def test_a_folder_that_cannot_be_read_is_named(tmp_path, monkeypatch):
     assert str(caught.value.fields["file"]).endswith("/b/")
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet", "text", "images"])
+def test_a_file_that_may_not_be_read_is_one_rejected_record(tmp_path, kind, monkeypatch):
+    _touch(tmp_path, "a.dat")
+    (tmp_path / "a.dat").chmod(0)
+    if os.access(tmp_path / "a.dat", os.R_OK):  # root may read everything
+        _deny(monkeypatch, "a.dat")
+    read = read_all(open_source(tmp_path / "a.dat", kind=kind))
+    assert [(r.file, r.row, r.reason) for r in read.rejects] == [
+        ("a.dat", None, "the file cannot be read: Permission denied")
+    ]
+
+
+def _deny(monkeypatch, name):
+    """Let opening a file fail as it does for other users."""
+    real_open, real_path = os.open, Path.open
+
+    def refused(path):
+        if os.fspath(path).endswith(name):
+            raise PermissionError(13, "Permission denied")
+
+    def opened(path, *args, **options):
+        refused(path)
+        return real_open(path, *args, **options)
+
+    def path_opened(path, *args, **options):
+        refused(path)
+        return real_path(path, *args, **options)
+
+    monkeypatch.setattr(os, "open", opened)
+    monkeypatch.setattr(Path, "open", path_opened)
+
+
+def test_links_in_a_circle_end(tmp_path):
+    _touch(tmp_path, "a/b/one.txt")
+    (tmp_path / "a" / "b" / "up").symlink_to("../..", target_is_directory=True)
+    (tmp_path / "x").symlink_to("y")
+    (tmp_path / "y").symlink_to("x")
+    (tmp_path / "self").symlink_to(".", target_is_directory=True)
+    listing = list_files(tmp_path)
+    assert [file.name for file in listing.files] == ["a/b/one.txt", "x", "y"]
+    assert listing.ignored == {"link to a folder": 2}
+    read = read_all(open_source(tmp_path, source_id="s"))
+    assert list(read.records) == ["s/a/b/one.txt"]
+    assert [r.reason for r in read.rejects] == [
+        "the file cannot be read: Too many levels of symbolic links"
+    ] * 2
+
+
+def test_sockets_and_devices_are_not_opened(tmp_path):
+    _touch(tmp_path, "a.txt")
+    server = socket.socket(socket.AF_UNIX)
+    try:
+        server.bind(str(tmp_path / "s.txt"))
+    finally:
+        server.close()
+    (tmp_path / "null.txt").symlink_to("/dev/null")
+    listing = list_files(tmp_path)
+    assert [file.name for file in listing.files] == ["a.txt"]
+    assert listing.ignored == {"not a regular file": 2}
+
+
 def test_the_list_is_a_sequence_and_travels():
     listed = FileList([(b"b", 2, 20), (b"a", 1, 10), (b"\xff", 3, 30)])
     files = [SourceFile("a", 1, 10), SourceFile("b", 2, 20), SourceFile("\udcff", 3, 30)]
@@ -106,7 +169,11 @@ def test_the_list_is_a_sequence_and_travels():
     [
         (b"a.JPG", ".jpg"),
         (b"a.b/c", ""),
-        (b"a/b.tar.gz", ".gz"),
+        (b"a/b.tar.gz", ".tar.gz"),
+        (b"a.JSONL.ZST", ".jsonl.zst"),
+        (b"a.gz", ".gz"),
+        (b".gz", ""),
+        (b"x/.a.gz", ".gz"),
         (b"dot.", ""),
         (b"x.\xff", ".\\xff"),
     ],
@@ -162,9 +229,10 @@ def test_a_file_of_unknown_suffix_needs_the_kind(tmp_path, name):
 
 
 def test_a_packed_file_is_to_be_unpacked(tmp_path):
-    _touch(tmp_path, "a.jsonl.gz")
-    with pytest.raises(ConfigError, match="Unpack it first"):
-        open_source(tmp_path / "a.jsonl.gz")
+    _touch(tmp_path, "a.7z", "b.bin.gz")
+    for name in ("a.7z", "b.bin.gz"):
+        with pytest.raises(ConfigError, match="Unpack it first"):
+            open_source(tmp_path / name)
 
 
 def test_a_kind_that_is_not_there_is_refused(tmp_path):

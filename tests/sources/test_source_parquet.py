@@ -311,7 +311,7 @@ def test_wide_rows_come_in_bounded_batches(tmp_path):
     _write(tmp_path / "a.parquet", {"v": blobs}, use_dictionary=False, compression="none")
     read = read_all(open_source(tmp_path))
     assert read.column("v") == blobs
-    assert len(read.batches) == 3
+    assert len(read.batches) >= 3
     _write(tmp_path / "a.parquet", {"v": ["x" * 5000] * 5000})
     assert len(read_all(open_source(tmp_path)).batches) > 2
 

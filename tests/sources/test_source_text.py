@@ -13,6 +13,7 @@ FILES = {
     "b/c.md": "\ufeffmark é 森\0".encode(),
     "empty.rst": b"",
 }
+OTHER = "if it is in another encoding, say which it is with --encoding"
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def test_what_is_not_utf8_is_rejected_with_the_offset(tree, data, offset):
     read = read_all(open_source(tree), 1)
     assert len(read.records) == len(FILES)
     assert [(r.file, r.row, r.reason, r.raw) for r in read.rejects] == [
-        ("bad.txt", None, f"invalid UTF-8 at byte {offset}", data)
+        ("bad.txt", None, f"invalid UTF-8 at byte {offset}; {OTHER}", data)
     ]
 
 

@@ -1,0 +1,127 @@
+"""HDF5 files of parallel arrays: an index of the first axis is a record, a dataset a column."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from geodata.sources.batches import BATCH_BYTES
+from geodata.sources.columns import Range, wider
+from geodata.sources.corpus import MAX_RECORD
+from geodata.sources.hdf5file import FAULTS, Member, Refused, Walk, member_of, open_dataset
+from geodata.sources.hdf5types import STRUCT, Array, array_of, type_of
+
+_MOST_ROWS = 4096
+_BLOCK = 1 << 20
+"""Integers looked at at once for their range."""
+
+
+class Arrays:
+    """The datasets of a file that share their first axis; a single one of a compound is a table."""
+
+    def __init__(self, file: Any, path: Path, ignored: Counter[str]):
+        self._file = file
+        self.members = _members(file, ignored)
+        self.count = self.members[0].shape[0]
+        only = self.members[0] if len(self.members) == 1 else None
+        flat = only is not None and only.element.form == STRUCT and len(only.shape) == 1
+        self.layout = "table" if flat else "arrays"
+        self._flat = flat
+        self.row_nbytes = self._row_nbytes(path)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns."""
+        if self._flat:
+            fields = self.members[0].element.fields
+            return pa.schema([(name, type_of(below)) for name, below in fields])
+        return pa.schema([(m.name, type_of(m.element, m.shape[1:])) for m in self.members])
+
+    def cuts(self, target_bytes: int) -> Iterator[tuple[int, int]]:
+        """Yield runs of rows of about `target_bytes`, in whole chunks where these are smaller."""
+        size = max(1, target_bytes // self.row_nbytes)
+        chunk = max((member.chunk for member in self.members), default=1)
+        size = -(-size // chunk) * chunk
+        for start in range(0, self.count, size):
+            yield start, min(start + size, self.count)
+
+    def batches(self, start: int, stop: int) -> Iterator[pa.RecordBatch | int]:
+        """Yield the rows [start, stop), about 8 MiB at once; the number of those that are lost."""
+        size = max(1, min(_MOST_ROWS, BATCH_BYTES // self.row_nbytes))
+        chunks = [member.chunk for member in self.members if member.chunk <= size]
+        size -= size % max(chunks, default=1)
+        opened = [open_dataset(self._file, member) for member in self.members]
+        for first in range(start, stop, size):
+            last = min(first + size, stop)
+            try:
+                values = [dataset[first:last] for dataset in opened]
+            except FAULTS:
+                yield last - first
+            else:
+                yield self._batch(values)
+
+    def spans(self, start: int, stop: int) -> dict[str, Range | None]:
+        """Return the range of each column of 64-bit integers, as far as it can be read."""
+        found: dict[str, Range | None] = {}
+        for member in self.members:
+            kind = type_of(member.element, member.shape[1:])
+            if kind not in (pa.int64(), pa.uint64()):
+                continue
+            span: Range | None = (0, 0)
+            dataset = open_dataset(self._file, member)
+            for first in range(start, stop, _BLOCK):
+                span = wider(span, _span(dataset, first, min(first + _BLOCK, stop)))
+            found[member.name] = span
+        return found
+
+    def _batch(self, values: list[Array]) -> pa.RecordBatch:
+        arrays = [array_of(v, m.element) for v, m in zip(values, self.members, strict=True)]
+        if self._flat:
+            names = [name for name, _ in self.members[0].element.fields]
+            return pa.RecordBatch.from_arrays(arrays[0].flatten(), names)
+        return pa.RecordBatch.from_arrays(arrays, [member.name for member in self.members])
+
+    def _row_nbytes(self, path: Path) -> int:
+        """Return about how many bytes a row takes; values of varying length fill what is left."""
+        placed = sum(member.row_nbytes for member in self.members)
+        vary = any(member.element.dtype.hasobject for member in self.members)
+        if not vary or not self.count:
+            return max(1, placed)
+        return max(1, placed, path.stat().st_size // self.count)
+
+
+def _members(file: Any, ignored: Counter[str]) -> list[Member]:
+    """Return the datasets that are columns; Refused where they are not parallel."""
+    members = []
+    for name, path, dataset in Walk(ignored).datasets(file["/"].id):
+        if not dataset.shape:
+            ignored["scalar dataset"] += 1
+        else:
+            members.append(member_of(name, path, dataset))
+    lengths = Counter(member.shape[0] for member in members)
+    for member in members:
+        usual = lengths.most_common(1)[0][0]
+        if member.shape[0] != usual:
+            other = next(m for m in members if m.shape[0] == usual)
+            raise Refused(
+                f"'{other.name}' has {usual} rows, '{member.name}' {member.shape[0]}",
+                "A record is one index of the first axis of every dataset: put others elsewhere",
+            )
+        if member.row_nbytes > MAX_RECORD:
+            raise Refused(f"a row of '{member.name}' holds 2 GiB or more", "Cut it up")
+    if not members:
+        raise Refused("it holds no array", "A record is a row of an array, or a group")
+    return members
+
+
+def _span(dataset: Any, first: int, last: int) -> Range | None:
+    try:
+        values = dataset[first:last]
+    except FAULTS:
+        return None
+    return min(0, int(np.min(values))), max(0, int(np.max(values)))
