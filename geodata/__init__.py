@@ -3,10 +3,10 @@
     raw corpus → sources → tagging → partition → formats → manifest → stores → cache → loader
 
 Apache Arrow is the one in-memory currency. The public API is the functions that the commands call,
-loaded when they are first used: `geodata.convert`, `shard`, `inspect`, `verify`, `list_files`; the
-loader is `geodata.loader.build_loader`. `canonical` (row sizes and content digests of Arrow values)
-and `durable` (whole files, exclusive creates) are layers of their own because formats, jobs and the
-cache all rest on them.
+loaded when they are first used: `geodata.convert`, `append`, `shard`, `add_column`, `drop`,
+`compact`, `inspect`, `verify`, `list_files`; the loader is `geodata.loader.build_loader`.
+`canonical` (row sizes and content digests of Arrow values) and `durable` (whole files, exclusive
+creates) are layers of their own because formats, jobs and the cache all rest on them.
 """
 
 from __future__ import annotations
@@ -17,21 +17,40 @@ from typing import TYPE_CHECKING, Any
 from geodata.version import __version__
 
 if TYPE_CHECKING:
+    from geodata.jobs.addcolumn import add_column
+    from geodata.jobs.append import append
+    from geodata.jobs.compact import compact
     from geodata.jobs.convert import convert
+    from geodata.jobs.drop import drop
     from geodata.jobs.inspect import inspect
     from geodata.jobs.ls import list_files
     from geodata.jobs.shard import shard
     from geodata.jobs.verify import verify
 
 _EXPORTS = {
+    "add_column": "geodata.jobs.addcolumn",
+    "append": "geodata.jobs.append",
+    "compact": "geodata.jobs.compact",
     "convert": "geodata.jobs.convert",
+    "drop": "geodata.jobs.drop",
     "shard": "geodata.jobs.shard",
     "inspect": "geodata.jobs.inspect",
     "verify": "geodata.jobs.verify",
     "list_files": "geodata.jobs.ls",
 }
 
-__all__ = ["__version__", "convert", "inspect", "list_files", "shard", "verify"]
+__all__ = [
+    "__version__",
+    "add_column",
+    "append",
+    "compact",
+    "convert",
+    "drop",
+    "inspect",
+    "list_files",
+    "shard",
+    "verify",
+]
 
 
 def __getattr__(name: str) -> Any:

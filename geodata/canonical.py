@@ -8,6 +8,7 @@ of its own (validity, lengths, values), so boundaries cannot matter. All NaNs co
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 
 import numpy as np
@@ -61,6 +62,29 @@ def check_types(schema: pa.Schema) -> None:
             _type_name(field.type)
         except SchemaError as error:
             raise SchemaError(error.message, hint=error.hint, column=field.name) from None
+
+
+def row_digests(batch: pa.RecordBatch) -> Bytes:
+    """Return a 128-bit digest (BLAKE2b) of the values of each row, shape (rows, 16).
+
+    Of two rows of one schema it is equal if all their values are; NaNs are, null and empty are not.
+    """
+    each = np.arange(batch.num_rows + 1)
+    even: list[Bytes] = []
+    others: list[tuple[memoryview, list[int]]] = []
+    for array in batch.columns:
+        for data, width, bounds in _row_parts(array, each):
+            if bounds is each:
+                even.append(data.reshape(batch.num_rows, width))
+            else:
+                others.append((data.data, (bounds * width).tolist()))
+    made = bytearray()
+    for row, start in enumerate(np.hstack(even)) if batch.num_rows else ():
+        digest = hashlib.blake2b(start, digest_size=16)
+        for view, ends in others:
+            digest.update(view[ends[row] : ends[row + 1]])
+        made += digest.digest()
+    return np.frombuffer(bytes(made), np.uint8).reshape(-1, 16)
 
 
 def row_nbytes(batch: pa.RecordBatch) -> Int64s:
@@ -126,6 +150,38 @@ def _streams(path: str, array: pa.Array) -> Iterator[tuple[str, npt.NDArray[np.g
         yield f"{path} bytes", data[offsets[0] : offsets[-1]]
     elif not pa.types.is_null(kind):
         yield f"{path} values", _values(array)
+
+
+def _row_parts(array: pa.Array, bounds: Int64s) -> Iterator[tuple[Bytes, int, Int64s]]:
+    """Yield (bytes, bytes of an element, bounds) for an array's validity, lengths and values.
+
+    Row i holds the elements from `bounds[i]` to `bounds[i + 1]`; where it has one element of every
+    array above, the bounds are those given.
+    """
+    kind = array.type
+    if isinstance(kind, pa.BaseExtensionType):
+        yield from _row_parts(array.storage, bounds)
+        return
+    yield _valid(array), 1, bounds
+    if pa.types.is_struct(kind):
+        for child in array.flatten():
+            yield from _row_parts(child, bounds)
+    elif pa.types.is_nested(kind):
+        lists = _as_list(array)
+        yield _lengths(lists).view(np.uint8), 8, bounds
+        yield from _row_parts(lists.flatten(), _ends(_lengths(lists))[bounds])
+    elif _is_ragged(kind):
+        yield _lengths(array).view(np.uint8), 8, bounds
+        offsets, data = ragged(array.drop_null() if array.null_count else array)
+        yield data[offsets[0] : offsets[-1]], 1, _ends(_lengths(array))[bounds]
+    elif not pa.types.is_null(kind):
+        flat = np.ascontiguousarray(_values(array)).reshape(-1).view(np.uint8)
+        yield flat, flat.size // max(len(array), 1), bounds
+
+
+def _ends(lengths: Int64s) -> Int64s:
+    """Return where each of some runs starts, and where the last ends."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
 
 
 def _list_nbytes(lists: pa.Array) -> Int64s:

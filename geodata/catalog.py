@@ -22,6 +22,7 @@ from geodata.errors import (
     StoreError,
 )
 from geodata.manifest import (
+    FORMAT_VERSION,
     METADATA_DIR,
     Index,
     ListRef,
@@ -182,11 +183,21 @@ class Catalog:
         if not matching:
             listed = ", ".join(map(str, known[-5:]))
             raise ConfigError(f"no version {version}", file=self.root, hint=f"There are {listed}")
-        key = matching[-1].key
-        index = Index.from_bytes(self._index_store.read(key, METADATA), key)
-        if index.id != matching[-1]:
-            raise ManifestError(f"the index is of version {index.version}", file=key)
+        return self.exactly(matching[-1])
+
+    def exactly(self, version: Version) -> Index:
+        """Return the index of a version at just this revision; it must be there."""
+        index = Index.from_bytes(self._index_store.read(version.key, METADATA), version.key)
+        if index.id != version:
+            raise ManifestError(f"the index is of version {index.version}", file=version.key)
         return index
+
+    def drop(self, version: Version, dry_run: bool = False) -> int:
+        """Delete a version's index, so that nothing names its files; return its bytes."""
+        nbytes = self._index_store.stat(version.key).nbytes
+        if not dry_run:
+            self._index_store.delete(version.key)
+        return nbytes
 
     def store(self, index: Index, region: str) -> GatedStore:
         """Return the store of a region's bytes: where the config says, if they are there."""
@@ -195,7 +206,7 @@ class Catalog:
             return open_store(self.root, region=region, access=self.access)
         roots = dict.fromkeys([self.roots.get(region, entry.root), entry.root])
         stores = [open_store(root, region=region, access=self.access) for root in roots]
-        return next((store for store in stores if _holds(store, entry.listing.path)), stores[0])
+        return next((store for store in stores if holds(store, entry.listing.path)), stores[0])
 
     def shards(self, index: Index, region: str) -> list[Shard]:
         """Return a region's shards; ManifestError if the list is not the one committed."""
@@ -226,20 +237,23 @@ class Catalog:
         """Return where a region's bytes are written."""
         return self.roots.get(region, self.root)
 
-    def commit(self, draft: Index, shards: Mapping[str, Sequence[Shard]]) -> Index:
+    def commit(
+        self, draft: Index, shards: Mapping[str, Sequence[Shard]], onto: Index | None = None
+    ) -> Index:
         """Write the lists, then create the next version from `draft` with one exclusive create.
 
-        If a concurrent commit of the same plan won, its index is returned; CommitConflict if
-        another plan won.
+        With `onto` it is the one after that, and regions keep the roots that they have there. If a
+        concurrent commit of the same plan won, its index is returned; CommitConflict if another
+        plan won.
         """
         if not self._index_store.exclusive:
             raise StoreError("the store cannot create exclusively, so nothing can be committed")
         _check_distinct([shard.shard_id for found in shards.values() for shard in found])
         regions = {
-            region: self._write_list(region, list(found))
+            region: self._write_list(region, list(found), onto)
             for region, found in sorted(shards.items())
         }
-        known = self.versions()
+        known = self.versions() if onto is None else [onto.id]
         parent = known[-1] if known else None
         version = Version(parent.number + 1 if parent else 1)
         index = draft.model_copy(
@@ -281,8 +295,9 @@ class Catalog:
                 )
             if check is not None:
                 check(latest)
+            made = self._changed(latest, change)
             try:
-                return self.commit(self._amended(latest, change), self._changed(latest, change))
+                return self.commit(self._amended(latest, change), made, onto=latest)
             except CommitConflict:
                 continue
         raise CommitConflict("other writers were always faster", file=self.root)
@@ -310,22 +325,31 @@ class Catalog:
             update={
                 **change.fields,
                 **stamp(),
+                "format_version": FORMAT_VERSION,
                 "plan_digest": change.plan_digest,
                 "report": {**change.report, "operation": change.operation},
             }
         )
 
-    def _write_list(self, region: str, shards: list[Shard]) -> RegionEntry:
+    def _write_list(self, region: str, shards: list[Shard], onto: Index | None) -> RegionEntry:
         data = list_bytes(shards)
         digest = hashlib.sha256(data).hexdigest()
         key = f"{METADATA_DIR}/lists/region={region}/{digest}.jsonl"
-        store = open_store(self.root_of(region), region=region, access=self.access)
-        store.write(key, data, METADATA)
+        root = self._root_on(onto, region)
+        url = self.root if root == "." else root
+        open_store(url, region=region, access=self.access).write(key, data, METADATA)
         ref = ListRef(path=key, sha256=digest, nbytes=len(data))
-        return totals(self.roots.get(region, "."), ref, shards)
+        return totals(root, ref, shards)
+
+    def _root_on(self, onto: Index | None, region: str) -> str:
+        """Return where a region's bytes are to lie: where they do already, "." with the index."""
+        if onto is None or region not in onto.regions:
+            return self.roots.get(region, ".")
+        return "." if onto.regions[region].root == "." else self.store(onto, region).url
 
 
-def _holds(store: GatedStore, key: str) -> bool:
+def holds(store: GatedStore, key: str) -> bool:
+    """Return whether a store has an object."""
     try:
         store.stat(key)
     except ObjectNotFound:
@@ -369,4 +393,4 @@ def visible_set(catalog: Catalog, index: Index, region: str, purpose: str) -> Vi
 
 def tag_of_file(shard: Shard, name: str) -> Tag:
     """Return the tag that a shard's file carries: sidecars hold no keys and may travel."""
-    return METADATA if name == "units" else shard.tag
+    return METADATA if name.partition("/")[0] == "units" else shard.tag

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -81,9 +81,10 @@ class FileRef:
 class Shard:
     """One line of a region's list.
 
-    `files` has `main`, `units` (the sidecar) and, where the format has one, `index`. `slots` are
-    rows per unit, tombstones included; `live` is how many rows are none. `summary` says where the
-    tag comes from.
+    `files` has `main`, `units` (the sidecar) and, where the format has one, `index`; for a column
+    NAME that was added later `columns/NAME`, `units/NAME` and `index/NAME`. `slots` are rows per
+    unit, tombstones included; `live` is how many rows are none. `content_digest` is over all
+    columns that the files hold. `summary` says where the tag comes from.
     """
 
     shard_id: str
@@ -258,10 +259,13 @@ class Units:
     """The sidecar of a shard: its units, and the frame (header, trailer) around them.
 
     Together the pieces are the whole file, so that a full set of verified pieces is the file.
+    `tokens` are those of each slot, by unit, where they were counted; they say nothing of the file,
+    and are not compared.
     """
 
     units: tuple[Piece, ...]
     frame: tuple[Piece, ...]
+    tokens: tuple[tuple[int, ...], ...] | None = field(default=None, compare=False)
 
     def to_bytes(self) -> bytes:
         """Return the sidecar file."""
@@ -269,6 +273,7 @@ class Units:
             "format_version": FORMAT_VERSION,
             "units": [[p.offset, p.length, p.slots, p.digest] for p in self.units],
             "frame": [[p.offset, p.length, p.slots, p.digest] for p in self.frame],
+            **({} if self.tokens is None else {"tokens": self.tokens}),
         }
         return json.dumps(record, separators=(",", ":")).encode() + b"\n"
 
@@ -281,9 +286,13 @@ class Units:
             units, frame = (
                 tuple(Piece(*piece) for piece in record[part]) for part in ("units", "frame")
             )
-        except (KeyError, TypeError, ValueError) as error:
+            counts = record.get("tokens")
+            tokens = None if counts is None else tuple(tuple(unit) for unit in counts)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ManifestError("a damaged sidecar", file=name) from error
-        return cls(units, frame)
+        if tokens is not None and [len(unit) for unit in tokens] != [unit.slots for unit in units]:
+            raise ManifestError("a sidecar counts the tokens of other slots", file=name)
+        return cls(units, frame, tokens)
 
 
 def totals(root: str, ref: ListRef, shards: Iterable[Shard]) -> RegionEntry:

@@ -20,12 +20,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from geodata import schema as schemas
 from geodata.cache import Cache
 from geodata.catalog import Catalog, tag_of_file
 from geodata.errors import CorruptShard, ObjectNotFound
 from geodata.formats import MappedReader, ShardReader, get_format
 from geodata.formats.base import MEDIA_UNIT_BYTES
-from geodata.formats.slices import Slices, merged
+from geodata.formats.joined import is_sidecar, open_shard
+from geodata.formats.slices import Slices, merged, runs_of
 from geodata.formats.units import select
 from geodata.manifest import FileRef, Index, Shard, Version
 from geodata.policy import Movement
@@ -82,6 +84,13 @@ class _Part:
     rest: pa.RecordBatch | None
     places: Int64s
 
+    def slices(self, name: str) -> Slices:
+        """Return where the values of a column of strings or binaries lie."""
+        if name in self.runs:
+            return self.runs[name]
+        assert self.rest is not None
+        return runs_of(self.rest.column(name))
+
 
 class Reader:
     """Reads rows of the shards of one version, by shard id.
@@ -105,7 +114,7 @@ class Reader:
         self._catalog, self._index, self._homes = catalog, index, dict(homes)
         self._admitted = admitted
         self._cache, self._budget = cache, memory_budget
-        self._form = get_format(index.format)
+        self._form, self._schema = get_format(index.format), schemas.from_json(index.schema_)
         self._reset()
 
     def _reset(self) -> None:
@@ -199,7 +208,7 @@ class Reader:
         """Drop damaged entries of a shard from the cache; return whether there were some."""
         if self._cache is None:
             return False
-        refs = [ref for part, ref in shard.files.items() if part != "units"]
+        refs = [ref for part, ref in shard.files.items() if not is_sidecar(part)]
         damaged = [self._cache.drop_if_damaged(ref.sha256) for ref in refs]
         return any(damaged)
 
@@ -260,10 +269,10 @@ class Reader:
     def _open_shard(self, name: str, cache: Cache | None) -> ShardReader | None:
         """Open a shard; None if a file was gone again before it was opened."""
         home, shard = self._homes[name]
-        parts = sorted(part for part in shard.files if part != "units")
+        parts = sorted(part for part in shard.files if not is_sidecar(part))
         paths = {part: self._path(home, shard, part, cache) for part in parts}
         try:
-            reader = self._form.open(paths["main"], paths.get("index"))
+            reader = open_shard(self._form, paths, self._schema)
         except (ObjectNotFound, FileNotFoundError):
             return None
         except CorruptShard:
@@ -290,7 +299,7 @@ class Reader:
         if path is None:
             raise CorruptShard("no tier can hold the shard", shard=about)
         _check(path, ref, about)
-        if part == "index":
+        if part.partition("/")[0] == "index":
             _check_digest(path, ref, about)
         return path
 
@@ -318,21 +327,24 @@ def _alike(shards: Int64s, units: Int64s) -> list[Int64s]:
 
 def _batch(parts: Sequence[_Part], count: int) -> pa.RecordBatch:
     """Return the rows of all parts at their places; ValueError for text that is not UTF-8."""
-    schema, rest, arrays = parts[0].schema, iter(_rest(parts)), []
+    schema, arrays = parts[0].schema, []
+    plain = {name for part in parts for name in part.runs}
+    rest = iter(_rest(parts, [name for name in schema.names if name not in plain]))
     for field in schema:
-        if field.name in parts[0].runs:
-            pieces = ((part.runs[field.name], part.places) for part in parts)
+        if field.name in plain:
+            pieces = ((part.slices(field.name), part.places) for part in parts)
             arrays.append(merged(pieces, count, field.type))
         else:
             arrays.append(next(rest))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _rest(parts: Sequence[_Part]) -> list[pa.Array]:
-    """Return the decoded columns, in order; a step's lanes lie one after another already."""
-    taken = [part.rest for part in parts if part.rest is not None]
-    if not taken:
+def _rest(parts: Sequence[_Part], names: Sequence[str]) -> list[pa.Array]:
+    """Return decoded columns, in order; a step's lanes lie one after another already."""
+    if not names:
         return []
+    whole = (part.rest for part in parts if part.rest is not None)
+    taken = [rest if rest.num_columns == len(names) else rest.select(names) for rest in whole]
     order = np.concatenate([part.places for part in parts])
     rest = pa.concat_batches(taken)
     if (np.diff(order) < 0).any():

@@ -18,7 +18,14 @@ from geodata.errors import CorruptShard
 from geodata.formats import FORMATS, get_format
 from geodata.partition import ShardCutter
 from geodata.reader import Reader
-from geodata.schema import KEY, dataset_schema, label_field, media_field, tensor_field
+from geodata.schema import (
+    KEY,
+    dataset_schema,
+    label_field,
+    media_field,
+    tensor_field,
+    to_json,
+)
 
 ROWS, REGION = 240, "eu-central"
 COLUMNS = [KEY, "image", "caption", "note", "blob", "class", "score", "tags", "embedding"]
@@ -88,7 +95,8 @@ class Stock:
         self.homes = {shard.shard_id: (REGION, shard) for shard in shards}
         self.slots = [sum(shard.slots) for shard in shards]
         self.places = [(s, row) for s, count in enumerate(self.slots) for row in range(count)]
-        self._made = catalog, index.model_copy(update={"format": form})
+        made = {"format": form, "schema_": to_json(batch.schema)}
+        self._made = catalog, index.model_copy(update=made)
 
     def paths(self):
         return [

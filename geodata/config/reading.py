@@ -100,6 +100,14 @@ def validate(model: type[Model], data: Mapping[str, Any], where: str = "") -> Mo
         raise ConfigError(_explain(model, error.errors()[0]), file=where or None) from error
 
 
+def parse_flow(model: type[Model], text: str, where: str) -> Model:
+    """Return the `model` that an argument of YAML, such as {field: lang, equals: de}, says."""
+    data = _parse(text, where)
+    if not isinstance(data, dict):
+        raise ConfigError(f"'{text}' is no mapping", file=where, hint="Write {name: value, …}")
+    return validate(model, data, where)
+
+
 def _explain(model: type[BaseModel], error: Any) -> str:
     path = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from geodata import schema as schemas
 from geodata.catalog import Catalog, locate
 from geodata.config import GeodataConfig
 from geodata.errors import ConfigError, PolicyDenied
@@ -18,6 +19,7 @@ from geodata.formats import get_format
 from geodata.jobs.base import SCHEMA_VERSION
 from geodata.jobs.shown import shown
 from geodata.manifest import Index, Shard
+from geodata.partition.opening import open_in_place
 from geodata.policy import Movement
 from geodata.schema import KEY
 
@@ -164,14 +166,9 @@ def _records(
     catalog: Catalog, index: Index, region: str, shards: Sequence[Shard]
 ) -> Iterator[Record]:
     store = catalog.store(index, region)
-    form = get_format(index.format)
+    form, schema = get_format(index.format), schemas.from_json(index.schema_)
     for shard in shards:
-        about = shard.shard_id
-        path = store.local_path(shard.main.path, shard.tag, about, shard.live)
-        if path is None:
-            raise PolicyDenied("the shard is not in a local store", shard=about)
-        beside = shard.files.get("index")
-        reader = form.open(path, path.parent / beside.path.rsplit("/", 1)[1] if beside else None)
+        reader = open_in_place(form, store, shard, schema)
         try:
             for unit in range(len(reader.unit_slots)):
                 batch = reader.read_unit(unit)

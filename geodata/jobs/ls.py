@@ -7,12 +7,17 @@ from typing import Any
 
 from geodata.catalog import Catalog, locate
 from geodata.config import GeodataConfig
+from geodata.formats.joined import column_files
 from geodata.jobs.base import SCHEMA_VERSION
+from geodata.manifest import Shard
 
 
 @dataclass(slots=True)
 class ListedShard:
-    """A shard and its file, as a path or URL that a foreign engine can open."""
+    """A shard and its file, as a path or URL that a foreign engine can open.
+
+    `columns` are the files of columns added later, by column.
+    """
 
     region: str
     shard: str
@@ -20,6 +25,7 @@ class ListedShard:
     records: int
     bytes: int
     category: str
+    columns: dict[str, str]
 
 
 @dataclass(slots=True)
@@ -41,15 +47,20 @@ def list_files(reference: str, *, config: GeodataConfig | None = None) -> Listin
     catalog = Catalog.at(place, "ls")
     index = catalog.index(place.version)
     shards = [
-        ListedShard(
-            region=region,
-            shard=shard.shard_id,
-            file=f"{catalog.store(index, region).url}/{shard.main.path}",
-            records=shard.live,
-            bytes=shard.nbytes,
-            category=shard.tag.data_category if shard.tag.kind == "data" else shard.tag.kind,
-        )
+        _listed(region, catalog.store(index, region).url, shard)
         for region in sorted(index.regions)
         for shard in catalog.shards(index, region)
     ]
     return Listing(index.dataset, index.version, shards)
+
+
+def _listed(region: str, root: str, shard: Shard) -> ListedShard:
+    return ListedShard(
+        region=region,
+        shard=shard.shard_id,
+        file=f"{root}/{shard.main.path}",
+        records=shard.live,
+        bytes=shard.nbytes,
+        category=shard.tag.data_category if shard.tag.kind == "data" else shard.tag.kind,
+        columns={name: f"{root}/{ref.path}" for name, ref in column_files(shard.files).items()},
+    )

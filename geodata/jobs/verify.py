@@ -15,7 +15,8 @@ from geodata.catalog import Catalog, locate, tag_of_file
 from geodata.config import GeodataConfig
 from geodata.errors import GeodataError
 from geodata.executors import get_executor
-from geodata.formats import get_format
+from geodata.formats import Format, get_format
+from geodata.formats.joined import MAIN, beside, data_parts, held_schema, open_shard
 from geodata.jobs.base import SCHEMA_VERSION, Progress, Silent
 from geodata.manifest import Index, Shard, Units, totals
 from geodata.partition import measure
@@ -125,7 +126,7 @@ def _check(index: Index, task: _Task) -> list[str]:
             problems.append(f"{ref.path} has {found.nbytes} bytes, not {ref.nbytes}")
         elif found.sha256 != ref.sha256:
             problems.append(f"{ref.path} does not match its digest")
-    if "main" not in paths:
+    if not paths.keys() >= set(data_parts(task.shard.files)):
         return problems
     try:
         return problems + list(_contents(index, task, paths))
@@ -138,24 +139,16 @@ def _contents(index: Index, task: _Task, paths: dict[str, Path]) -> Iterator[str
 
     The values are read through the index, so a wrong index shows as wrong units or values.
     """
-    form = get_format(index.format)
-    like = task.shard.content_digest
-    _digest, units = measure(form, paths["main"], None, like)
-    if "units" in paths:
-        stored = Units.from_bytes(paths["units"].read_bytes(), task.shard.files["units"].path)
-        if stored != units:
-            yield "the sidecar does not describe the shard's units"
-    slots = tuple(unit.slots for unit in units.units)
-    if slots != task.shard.slots:
-        yield f"the shard has {sum(slots)} rows in {len(slots)} units, unlike the manifest"
-    if "index" in paths and form.units(paths["main"], paths["index"]) != form.units(paths["main"]):
-        yield "the index does not describe the shard's units"
-    reader = form.open(paths["main"], paths.get("index"))
-    hasher = ContentHasher(schemas.from_json(index.schema_), like)
+    form, like = get_format(index.format), task.shard.content_digest
+    for part in data_parts(paths):
+        yield from _structure(form, task.shard, paths, part)
+    reader = open_shard(form, paths, schemas.from_json(index.schema_))
+    held = held_schema(reader)
+    hasher = ContentHasher(held, like)
     live = 0
     try:
         for unit in range(len(reader.unit_slots)):
-            batch = reader.read_unit(unit)
+            batch = reader.read_unit(unit, held.names)
             hasher.update(batch)
             live += batch.num_rows - batch.column(KEY).null_count
     finally:
@@ -164,3 +157,19 @@ def _contents(index: Index, task: _Task, paths: dict[str, Path]) -> Iterator[str
         yield f"{live} records, not {task.shard.live}"
     if hasher.hexdigest() != task.shard.content_digest:
         yield "the values do not match the content digest"
+
+
+def _structure(form: Format, shard: Shard, paths: dict[str, Path], part: str) -> Iterator[str]:
+    """Yield where sidecar, units and index disagree with a file of the shard that holds records."""
+    named = "" if part == MAIN else f" of {part}"
+    index, sidecar = paths.get(beside(part, "index")), beside(part, "units")
+    _digest, units = measure(form, paths[part], None, shard.content_digest)
+    if sidecar in paths:
+        stored = Units.from_bytes(paths[sidecar].read_bytes(), shard.files[sidecar].path)
+        if stored != units:
+            yield f"the sidecar{named} does not describe the shard's units"
+    slots = tuple(unit.slots for unit in units.units)
+    if slots != shard.slots:
+        yield f"the shard{named} has {sum(slots)} rows in {len(slots)} units, unlike the manifest"
+    if index is not None and form.units(paths[part], index) != form.units(paths[part]):
+        yield f"the index{named} does not describe the shard's units"

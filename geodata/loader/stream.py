@@ -17,6 +17,7 @@ import numpy.typing as npt
 from geodata.cache import Cache
 from geodata.catalog import Catalog, Visible, visible_set
 from geodata.errors import ConfigError, OrderMismatch
+from geodata.formats.joined import is_sidecar
 from geodata.loader.filters import RowFilter
 from geodata.manifest import Index, Shard
 from geodata.order import EpochOrder, OrderSpec, ShardRows, excluded_digest, shards_digest
@@ -152,12 +153,13 @@ class Stream:
         if self._filter is None:
             return None
         columns = [field["name"] for field in self._index.schema_["fields"]]
-        return self._filter.bitmap(reader, name, columns, self._folder)
+        folder = self._folder / self._index.id.base if self._folder else None
+        return self._filter.bitmap(reader, name, columns, folder)
 
 
 def _cached_bytes(shard: Shard) -> int:
     """Return the bytes of a shard's files that a reader has open together."""
-    return sum(ref.nbytes for part, ref in shard.files.items() if part != "units")
+    return sum(ref.nbytes for part, ref in shard.files.items() if not is_sidecar(part))
 
 
 def _filter_digest(row_filter: RowFilter | None, rows: Sequence[ShardRows]) -> str:

@@ -77,10 +77,7 @@ class ShardCutter:
 
     def _start(self) -> _Open:
         path = self._work / f"{self._name}-{len(self._sealed):05}{self._form.suffix}"
-        metadata = {
-            "geodata.format_version": str(FORMAT_VERSION),
-            "geodata.tag": _canonical(self._tag.to_json()),
-        }
+        metadata = metadata_of(self._tag)
         unit_bytes = unit_bytes_for(self._schema)
         with storing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -107,5 +104,7 @@ class ShardCutter:
         )
 
 
-def _canonical(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+def metadata_of(tag: Tag) -> dict[str, str]:
+    """Return what is said inside of every shard file."""
+    text = json.dumps(tag.to_json(), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return {"geodata.format_version": str(FORMAT_VERSION), "geodata.tag": text}

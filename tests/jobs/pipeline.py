@@ -51,10 +51,10 @@ def killed_at(number, function, root):
     function(root)
 
 
-def kill_everywhere(root, function, check):
-    """Kill `function` at each of its durable steps, let it go on, and `check` the outcome."""
+def kill_everywhere(root, function, check, step=1):
+    """Kill `function` at its durable steps (each `step`-th), let it go on, `check` the outcome."""
     context = multiprocessing.get_context("fork")
-    for number in range(1, 1000):
+    for number in range(1, 1000, step):
         victim = context.Process(target=killed_at, args=(number, function, root))
         victim.start()
         victim.join(60)

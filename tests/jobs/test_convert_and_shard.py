@@ -251,7 +251,7 @@ def test_verify_checks_the_index_too(workspace):
 
 
 def test_too_many_small_tags_are_refused(workspace):
-    from geodata.jobs.shard import _check_classes
+    from geodata.jobs.sharding import _check_classes
 
     _check_classes({str(n): {"nbytes": 10} for n in range(64)}, 1 << 20)
     with pytest.raises(ConfigError, match="65 tag classes would shatter"):

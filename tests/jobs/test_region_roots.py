@@ -37,6 +37,7 @@ def test_bytes_and_lists_lie_in_their_regions_root(roots):
     assert at_index == {
         ("data", "region=ap-northeast"),
         ("metadata", "lists"),
+        ("metadata", "sources"),
         ("metadata", "v000001.json"),
     }
     config = load_config(roots / "geodata.yaml")

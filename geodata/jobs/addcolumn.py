@@ -1,0 +1,339 @@
+"""Adds a column to a dataset: one file beside each shard, whose main file stays untouched.
+
+Shards keep their ids and units, so the order of records is as before. Where policy keeps some
+shards from this region, they are without the column, null to readers, until the same command runs
+in their region: a shard that holds the column keeps it, unless it is replaced. Run again after an
+append, it fills the shards in which the column is null throughout.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from geodata import schema as schemas
+from geodata.config import GeodataConfig
+from geodata.errors import ConfigError, PolicyDenied
+from geodata.executors import Executor, get_executor
+from geodata.formats.joined import column_part
+from geodata.jobs.base import SCHEMA_VERSION, Progress, Silent
+from geodata.jobs.editing import Edit, Touched, made_by, touched
+from geodata.manifest import Index
+from geodata.partition.addition import (
+    Addition,
+    Computing,
+    Joining,
+    Making,
+    add_to_shard,
+    first_type,
+    load_function,
+    preview,
+)
+from geodata.partition.joining import Table
+from geodata.prepare.typenames import parse_type
+from geodata.schema import KEY, SYSTEM
+from geodata.sources import open_source
+
+OPERATION = "add-column"
+TABLES = ("csv", "jsonl", "parquet")
+"""Kinds of sources that can be joined."""
+
+REPLACE = "--replace makes it anew"
+
+MEDIA = ("image", "audio", "text")
+"""Types of a column beside those of Arrow: encoded bytes and text, files of their own in tars."""
+
+
+@dataclass(slots=True)
+class AddColumnReport:
+    """What was added, or would be, by region.
+
+    `missing` records have no row in the table and are null. `kept` shards had the column already;
+    `left` counts by region records that may not be read here and are without it. `bytes` are those
+    of the new files, 0 in a dry run.
+    """
+
+    dataset: str
+    version: str
+    column: str
+    type: str
+    records: int
+    shards: int
+    missing: int
+    kept: int
+    regions: dict[str, Touched]
+    left: dict[str, int] = field(default_factory=dict)
+    bytes: int = 0
+    seconds: float = 0.0
+    dry_run: bool = False
+    unchanged: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as plain JSON."""
+        return {"schema_version": SCHEMA_VERSION, **asdict(self)}
+
+
+def add_column(
+    dataset: str,
+    name: str,
+    *,
+    function: str | None = None,
+    join: str | Path | None = None,
+    on: str | None = None,
+    column: str | None = None,
+    type: str | None = None,
+    replace: bool = False,
+    config: GeodataConfig | None = None,
+    workers: int | None = None,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> AddColumnReport:
+    """Add the column `name`: made by a `function`, or looked up in the table `join`.
+
+    `function` is `module:function`; it is given the records of a unit as a `pyarrow.RecordBatch`
+    with all columns and returns as many values: an Arrow array, a list or a numpy array. Or the
+    value of `column` (default: `name`) in the row of the table (CSV, JSON lines, Parquet) whose
+    `on` is that of the record, in its column of that name, else its `__key__`; null without one.
+    The two columns of the table are held in memory while they are sorted, then mapped. `type` is
+    an Arrow type; default: that of the first values, or of the table's column. Raises ConfigError,
+    SchemaError, PolicyDenied, CommitConflict, CorruptShard, StoreError.
+    """
+    began = time.monotonic()
+    if (function is None) == (join is None):
+        raise ConfigError("give a function, or a table", hint="--function, or --join and --on")
+    _check_name(name)
+    given = None if type is None else field_of(name, type)
+    source: _Computed | _Joined
+    if function is not None:
+        source = _Computed(function)
+    else:
+        source = _Joined(str(join), on, column or name)
+    asked = {"column": name, "type": type, "replace": replace, **source.identity()}
+    edit = Edit.of(dataset, config, OPERATION, asked, progress or Silent())
+    run = _Adding(edit, name, given, source, replace, get_executor("local", workers))
+    if dry_run:
+        report = run.preview()
+    else:
+        with edit.held():
+            report = run.run()
+    report.seconds = round(time.monotonic() - began, 3)
+    return report
+
+
+def field_of(name: str, kind: str) -> pa.Field:
+    """Return the field of a type's name: one of Arrow's, or image, audio, text."""
+    return schemas.media_field(name, kind) if kind in MEDIA else pa.field(name, parse_type(kind))
+
+
+def _check_name(name: str) -> None:
+    if not name or name in SYSTEM or (name.startswith("__") and name.endswith("__")):
+        raise ConfigError(f"'{name}' is no name for a column")
+
+
+class _Computed:
+    """Values made by a function of the user's."""
+
+    def __init__(self, name: str):
+        self._making = Computing(name, str(Path.cwd()))
+        load_function(name, self._making.folder)
+
+    def identity(self) -> dict[str, Any]:
+        """Return the function with the digest of its module's code."""
+        module = sys.modules[self._making.name.partition(":")[0]]
+        try:
+            code = inspect.getsource(module)
+        except (OSError, TypeError):
+            code = ""
+        return {"function": self._making.name, "code": hashlib.sha256(code.encode()).hexdigest()}
+
+    def prepare(self, folder: Path, schema: pa.Schema) -> Making:  # noqa: ARG002
+        """Return the function."""
+        return self._making
+
+    def field(self, edit: Edit, name: str) -> pa.Field:
+        """Return the field of the first values that are not null."""
+        for placed in edit.shards:
+            kind = first_type(self._making, edit.edited, placed)
+            if kind is not None:
+                return pa.field(name, kind)
+        raise ConfigError("all values are null", hint="Say the type of the column with --type")
+
+
+class _Joined:
+    """Values looked up in a table."""
+
+    def __init__(self, path: str, on: str | None, column: str):
+        if on is None:
+            raise ConfigError("the table needs a column of keys", hint="Name it with --on")
+        self._source = open_source(path)
+        if self._source.kind not in TABLES:
+            raise ConfigError(f"a table is {', '.join(TABLES)}, not {self._source.kind}", file=path)
+        self._on, self._column = on, column
+        self._table: Table | None = None
+
+    @property
+    def table(self) -> Table:
+        """Return the table, whose types are found now."""
+        if self._table is None:
+            self._table = Table(self._source, self._on, self._column)
+        return self._table
+
+    def identity(self) -> dict[str, Any]:
+        """Return the table's files, and what is looked up."""
+        files = [[file.name, file.nbytes, file.mtime_ns] for file in self._source.files]
+        root = str(self._source.root.absolute())
+        return {"table": root, "files": files, "on": self._on, "value": self._column}
+
+    def prepare(self, folder: Path, schema: pa.Schema) -> Making:
+        """Store the table in a folder, unless a killed run did."""
+        path = folder / "sorted.arrow"
+        if not path.exists():
+            self.table.store(path)
+        return Joining(str(path), self._on if self._on in schema.names else KEY)
+
+    def field(self, edit: Edit, name: str) -> pa.Field:  # noqa: ARG002
+        """Return the table's field under the name of the column."""
+        return self.table.field.with_name(name)
+
+
+@dataclass(slots=True)
+class _Adding:
+    edit: Edit
+    name: str
+    given: pa.Field | None
+    source: _Computed | _Joined
+    replace: bool
+    executor: Executor
+
+    def run(self) -> AddColumnReport:
+        """Do what is missing, and commit."""
+        edit = self.edit
+        known = edit.done(repeat=self.replace)
+        if known is not None:
+            return _again(*known)
+        edit.plan()
+        made = self.field()
+        shared = self._shared(made, edit.folder.path / "table")
+        results = edit.run(
+            "write",
+            self.executor,
+            add_to_shard,
+            edit.shards,
+            shared,
+            basis=[[placed.shard.to_line(), shared.schema] for placed in edit.shards],
+        )
+        report = self._report(made, results)
+        added = made_by(edit.shards, results)
+        pairs = zip(edit.shards, results, strict=True)
+        gone = [placed.shard for placed, result in pairs if result["shards"]]
+        report.bytes = sum(result["bytes"] for result in results)
+        kept = {k: v for k, v in report.to_json().items() if k != "schema_version"}
+        fields = {"schema_": shared.schema, "labels": self._labels(made)}
+        report.version = edit.commit(added, gone, kept, fields).version
+        return report
+
+    def preview(self) -> AddColumnReport:
+        """Return what a run would do; of a function, only the type is found out."""
+        made = self.field()
+        with tempfile.TemporaryDirectory() as folder:
+            shared = self._shared(made, Path(folder))
+            results = self.edit.run(
+                "look", self.executor, preview, self.edit.shards, shared, store=False
+            )
+        report = self._report(made, results)
+        report.dry_run = True
+        return report
+
+    def field(self) -> pa.Field:
+        """Return the field to be: as it is where a column is completed, else that of the values."""
+        schema = schemas.from_json(self.edit.index.schema_)
+        known = schema.field(self.name) if self.name in schema.names else None
+        if known is not None and not self.replace:
+            if self.given is not None and self.given.type != known.type:
+                raise ConfigError(
+                    f"the dataset has a column '{self.name}' of {known.type}", hint=REPLACE
+                )
+            return known
+        counted = self.edit.index.report.get("counted") or {}
+        if counted.get("column") == self.name:
+            raise ConfigError(
+                f"the tokens of column '{self.name}' are counted",
+                hint="Give another name, and shard anew with --count-tokens",
+            )
+        found = self.given or self.source.field(self.edit, self.name)
+        made = schemas.dataset_schema(pa.schema([found])).field(self.name)
+        if known is None or made.type != known.type:
+            if known is not None and self.edit.left:
+                raise PolicyDenied(
+                    f"a column can become {made.type} only in all records, and some may not be "
+                    f"read in {self.edit.catalog.access.here}",
+                    column=self.name,
+                    hint=f"Give another name, or --type {known.type}",
+                )
+            return made
+        return made if self.given is not None else known
+
+    def _shared(self, made: pa.Field, folder: Path) -> Addition:
+        schema = schemas.from_json(self.edit.index.schema_)
+        making = self.source.prepare(folder, schema)
+        place = schema.get_field_index(self.name)
+        after = schema.append(made) if place < 0 else schema.set(place, made)
+        shards = [*self.edit.shards, *self.edit.left]
+        return Addition(
+            edited=self.edit.edited,
+            schema=schemas.to_json(after),
+            column=self.name,
+            making=making,
+            replace=self.replace,
+            fill=any(column_part(self.name) in placed.shard.files for placed in shards),
+        )
+
+    def _labels(self, made: pa.Field) -> dict[str, list[str]]:
+        known = self.edit.index.labels
+        if schemas.is_label(made):
+            return known
+        return {name: values for name, values in known.items() if name != self.name}
+
+    def _report(self, made: pa.Field, results: Sequence[dict[str, Any]]) -> AddColumnReport:
+        """Return what was done; ConfigError where that is nothing, or nothing was found."""
+        edit = self.edit
+        pairs = zip(edit.shards, results, strict=True)
+        changed = [placed for placed, result in pairs if result["changed"]]
+        report = AddColumnReport(
+            dataset=edit.index.dataset,
+            version=edit.index.version,
+            column=self.name,
+            type=str(made.type),
+            records=sum(placed.shard.live for placed in changed),
+            shards=len(changed),
+            missing=sum(result["missing"] for result in results),
+            kept=len(edit.shards) - len(changed),
+            regions=touched(changed),
+            left=edit.left_behind(),
+        )
+        if not changed:
+            edit.forget()
+            raise ConfigError(f"the dataset has a column '{self.name}' already", hint=REPLACE)
+        if report.missing == report.records > 0:
+            edit.forget()
+            raise ConfigError(
+                "no record has a row in the table",
+                column=self.name,
+                hint="--on names a column of both, or the table's column of record keys",
+            )
+        return report
+
+
+def _again(index: Index, done: dict[str, Any]) -> AddColumnReport:
+    regions = {name: Touched(**total) for name, total in done["regions"].items()}
+    known = {**done, "regions": regions, "version": index.version, "unchanged": True}
+    return AddColumnReport(**known)

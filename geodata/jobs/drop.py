@@ -1,0 +1,184 @@
+"""Leaves records out of the next version: survey, write the shards that hold some anew, commit.
+
+This is an edit, no erasure: older versions hold the records still, until `gc` removes their shards.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from geodata import schema as schemas
+from geodata.config import Condition, GeodataConfig
+from geodata.errors import ConfigError
+from geodata.executors import Executor, get_executor
+from geodata.jobs.base import SCHEMA_VERSION, Progress, Silent, digest_of
+from geodata.jobs.editing import Edit, Touched, made_by
+from geodata.manifest import Index
+from geodata.partition.opening import Placed
+from geodata.partition.rewriting import Choice, Dropping, choose_rows, drop_rows
+from geodata.tagging import holds
+
+OPERATION = "drop"
+NAMED = 20
+"""Most keys that a report names."""
+
+
+@dataclass(slots=True)
+class DropReport:
+    """What a drop did, or would do: by region the records dropped, of which shards and bytes.
+
+    `emptied` of those shards had no other record. `missing` names some of the keys that were not
+    found, `missing_keys` counts them. `left` counts by region records that may not be read here.
+    """
+
+    dataset: str
+    version: str
+    records: int
+    shards: int
+    bytes: int
+    emptied: int
+    regions: dict[str, Touched]
+    missing_keys: int = 0
+    missing: list[str] = field(default_factory=list)
+    left: dict[str, int] = field(default_factory=dict)
+    bytes_out: int = 0
+    seconds: float = 0.0
+    dry_run: bool = False
+    unchanged: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as plain JSON."""
+        return {"schema_version": SCHEMA_VERSION, **asdict(self)}
+
+
+def drop(
+    dataset: str,
+    *,
+    keys: Sequence[str] = (),
+    where: Condition | None = None,
+    config: GeodataConfig | None = None,
+    workers: int | None = None,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> DropReport:
+    """Drop the records with the `keys`, or those for which `where` holds.
+
+    Only shards that hold some are written anew, with the same tag and in the same order. Raises
+    ConfigError, PolicyDenied, CommitConflict, CorruptShard, StoreError.
+    """
+    began = time.monotonic()
+    if bool(keys) == (where is not None):
+        raise ConfigError("give keys, or a condition", hint="--key, --keys FILE or --where")
+    wanted = sorted(set(keys))
+    asked = {
+        "keys": digest_of(wanted) if wanted else None,
+        "where": where.model_dump(by_alias=True, exclude_none=True) if where else None,
+    }
+    edit = Edit.of(dataset, config, OPERATION, asked, progress or Silent())
+    choice = Choice(pa.array(wanted, pa.string()) if wanted else None, where)
+    _check_condition(edit, choice)
+    run = _Drop(edit, choice, wanted, workers)
+    if dry_run:
+        report = run.survey(store=False)[0]
+        report.dry_run = True
+    else:
+        with edit.held():
+            report = run.run()
+    report.seconds = round(time.monotonic() - began, 3)
+    return report
+
+
+def read_keys(path: Path) -> list[str]:
+    """Return the keys of a file, one a line; ConfigError if there is none."""
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the keys cannot be read: {error}", file=str(path)) from error
+    keys = [line.removesuffix("\r") for line in lines]
+    found = [key for key in keys if key]
+    if not found:
+        raise ConfigError("the file holds no key", file=str(path), hint="One a line")
+    return found
+
+
+def _check_condition(edit: Edit, choice: Choice) -> None:
+    """Raise ConfigError for a condition that no record of the dataset can be asked."""
+    if choice.where is not None:
+        schema = schemas.from_json(edit.index.schema_)
+        nothing = [pa.nulls(0, each.type) for each in schema]
+        holds(choice.where, pa.RecordBatch.from_arrays(nothing, schema=schema))
+
+
+@dataclass(slots=True)
+class _Drop:
+    edit: Edit
+    choice: Choice
+    keys: list[str]
+    workers: int | None
+
+    def run(self) -> DropReport:
+        """Do what is missing, and commit."""
+        edit = self.edit
+        known = edit.done()
+        if known is not None:
+            return _again(*known)
+        edit.plan()
+        report, affected = self.survey(store=True)
+        if not affected:
+            edit.forget()
+            report.unchanged = True
+            return report
+        results = edit.run("write", self._executor(), drop_rows, affected, self._shared())
+        added = made_by(affected, results)
+        report.bytes_out = sum(shard.nbytes for made in added.values() for shard in made)
+        kept = {k: v for k, v in report.to_json().items() if k not in ("missing", "schema_version")}
+        gone = [placed.shard for placed in affected]
+        report.version = edit.commit(added, gone, kept).version
+        return report
+
+    def survey(self, *, store: bool) -> tuple[DropReport, list[Placed]]:
+        """Return what is to be dropped, and the shards that hold it."""
+        edit = self.edit
+        results = edit.run(
+            "survey", self._executor(), choose_rows, edit.shards, self._shared(), store=store
+        )
+        found = {number for result in results for number in result["keys"]}
+        missing = [key for number, key in enumerate(self.keys) if number not in found]
+        pairs = [(p, r["chosen"]) for p, r in zip(edit.shards, results, strict=True) if r["chosen"]]
+        regions: dict[str, Touched] = {}
+        for placed, chosen in pairs:
+            total = regions.setdefault(placed.region, Touched())
+            total.records += chosen
+            total.shards += 1
+            total.bytes += placed.shard.nbytes
+        report = DropReport(
+            dataset=edit.index.dataset,
+            version=edit.index.version,
+            records=sum(total.records for total in regions.values()),
+            shards=len(pairs),
+            bytes=sum(total.bytes for total in regions.values()),
+            emptied=sum(chosen == placed.shard.live for placed, chosen in pairs),
+            regions=regions,
+            missing_keys=len(missing),
+            missing=missing[:NAMED],
+            left=edit.left_behind(),
+        )
+        return report, [placed for placed, _chosen in pairs]
+
+    def _shared(self) -> Dropping:
+        return Dropping(self.edit.edited, self.choice)
+
+    def _executor(self) -> Executor:
+        return get_executor("local", self.workers)
+
+
+def _again(index: Index, done: dict[str, Any]) -> DropReport:
+    regions = {name: Touched(**total) for name, total in done["regions"].items()}
+    known = {**done, "regions": regions, "version": index.version, "unchanged": True}
+    return DropReport(**known)

@@ -1,0 +1,291 @@
+"""Writes the file of a new column beside each shard; each call of `add_to_shard` is one task.
+
+The values come from a function of the user's, or from a table that records are joined with.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from geodata import schema as schemas
+from geodata.canonical import ContentHasher
+from geodata.durable import storing
+from geodata.errors import ConfigError, GeodataError, SchemaError
+from geodata.formats import ShardReader, unit_bytes_for
+from geodata.formats.joined import held_schema
+from geodata.formats.slices import spread
+from geodata.partition.cutter import metadata_of
+from geodata.partition.joining import Lookup, as_text
+from geodata.partition.opening import Edited, Placed
+from geodata.partition.sealing import Sealed, seal_column
+from geodata.schema import KEY
+
+Values = Callable[[pa.RecordBatch, str], tuple[Any, int]]
+"""From the records of a unit, and their shard's id: the values, and how many were not found."""
+
+
+class Making(Protocol):
+    """Where the values of a new column come from; small and picklable."""
+
+    def opened(self) -> Values:
+        """Return what makes them, opened in the process that uses it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Computing:
+    """A function `module:function` of record batch → array, list or numpy array of equal length."""
+
+    name: str
+    folder: str
+    """From which the module is imported, beside what is installed."""
+
+    def opened(self) -> Values:
+        """Import the function."""
+        function = load_function(self.name, self.folder)
+
+        def values(batch: pa.RecordBatch, shard: str) -> tuple[Any, int]:
+            try:
+                return function(batch), 0
+            except (Exception, SystemExit) as error:
+                raise GeodataError(
+                    f"{self.name} raised {type(error).__name__}{_line_of(error, function)}",
+                    shard=shard,
+                    key=_first_failing(function, batch),
+                    hint="Mend it and run the same command again",
+                ) from error
+
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """The value of the row of a stored table whose key is that of the record in column `on`."""
+
+    path: str
+    on: str
+
+    def opened(self) -> Values:
+        """Map the table."""
+        lookup = Lookup(Path(self.path))
+
+        def values(batch: pa.RecordBatch, _shard: str) -> tuple[Any, int]:
+            places = lookup.find(as_text(batch.column(self.on), self.on))
+            return lookup.values.take(places), places.null_count
+
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """What the tasks share; `schema` is that of the version to be, `column` the one added.
+
+    A shard that holds the column keeps it unless `replace`; with `fill` only if it has a value.
+    """
+
+    edited: Edited
+    schema: dict[str, Any]
+    column: str
+    making: Making
+    replace: bool
+    fill: bool
+
+    def keeps(self, reader: ShardReader) -> bool:
+        """Return whether a shard keeps the column that it holds."""
+        if self.replace or self.column not in held_schema(reader).names:
+            return False
+        if not self.fill:
+            return True
+        units = range(len(reader.unit_slots))
+        values = (reader.read_unit(unit, [self.column]).column(0) for unit in units)
+        return any(found.null_count < len(found) for found in values)
+
+
+def add_to_shard(shared: Addition, placed: Placed) -> dict[str, Any]:
+    """Write a shard's file of the column; return its new line, none where it keeps its own."""
+    edited, shard = shared.edited, placed.shard
+    done: dict[str, Any] = {
+        "records": shard.live,
+        "changed": False,
+        "shards": [],
+        "missing": 0,
+        "bytes": 0,
+    }
+    with edited.opened(placed) as reader:
+        if shared.keeps(reader):
+            return done
+        sealed, done["missing"] = _written(shared, placed, reader)
+    made = sealed.deliver(edited.store(placed))
+    refs = [made.files[part] for part in sealed.paths]
+    nbytes = sum(ref.nbytes for ref in refs)
+    return {**done, "changed": True, "shards": [made.to_line()], "bytes": nbytes}
+
+
+def preview(shared: Addition, placed: Placed) -> dict[str, Any]:
+    """Return what `add_to_shard` would find, writing nothing: a function is not called."""
+    done: dict[str, Any] = {"records": placed.shard.live, "missing": 0, "changed": True}
+    making = shared.making
+    with shared.edited.opened(placed, check=False) as reader:
+        if shared.keeps(reader):
+            return {**done, "changed": False}
+        if isinstance(making, Joining):
+            values = making.opened()
+            for unit in range(len(reader.unit_slots)):
+                batch = _live(reader.read_unit(unit, list(dict.fromkeys([KEY, making.on]))))
+                done["missing"] += values(batch, placed.shard.shard_id)[1]
+    return done
+
+
+def _written(shared: Addition, placed: Placed, reader: ShardReader) -> tuple[Sealed, int]:
+    """Return the shard with its new column, whose file lies in the work folder."""
+    edited, shard, name = shared.edited, placed.shard, shared.column
+    whole = schemas.from_json(shared.schema)
+    held = {name, *held_schema(reader).names}
+    after = pa.schema([field for field in whole if field.name in held])
+    field = whole.field(name)
+    own = pa.schema([whole.field(KEY), field])
+    hasher = ContentHasher(after, shard.content_digest)
+    path = Path(edited.work[placed.region]) / f"column-{shard.shard_id}{edited.format.suffix}"
+    values, missing = shared.making.opened(), 0
+    with storing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        writer = edited.format.create(
+            path,
+            own,
+            unit_bytes=unit_bytes_for(own),
+            metadata=metadata_of(shard.tag),
+            unit_slots=reader.unit_slots,
+        )
+        for unit in range(len(reader.unit_slots)):
+            batch = reader.read_unit(unit)
+            made, lost = _values(values, batch, field, shard.shard_id)
+            missing += lost
+            arrays = {**dict(zip(batch.schema.names, batch.columns, strict=True)), name: made}
+            hasher.update(
+                pa.RecordBatch.from_arrays([arrays[n] for n in after.names], schema=after)
+            )
+            writer.write(pa.RecordBatch.from_arrays([arrays[KEY], made], schema=own))
+        writer.close()
+    return seal_column(edited.format, path, shard, name, hasher.hexdigest()), missing
+
+
+def _values(
+    values: Values, batch: pa.RecordBatch, field: pa.Field, shard: str
+) -> tuple[pa.Array, int]:
+    """Return the values of a unit's records, null in tombstones, and how many were not found."""
+    live = batch.column(KEY).is_valid().to_numpy(zero_copy_only=False)
+    records = _live(batch)
+    if records.num_rows == 0:
+        return pa.nulls(batch.num_rows, field.type), 0
+    found, missing = values(records, shard)
+    made = array_of(found, records.num_rows, field, shard)
+    return (made if live.all() else spread(made, live)), missing
+
+
+def first_type(making: Making, edited: Edited, placed: Placed) -> pa.DataType | None:
+    """Return the type of the values that are made first for a shard; None if all are null."""
+    values = making.opened()
+    with edited.opened(placed, check=False) as reader:
+        for unit in range(len(reader.unit_slots)):
+            records = _live(reader.read_unit(unit))
+            if records.num_rows:
+                found, _missing = values(records, placed.shard.shard_id)
+                made = array_of(found, records.num_rows, None, placed.shard.shard_id)
+                if made.null_count < len(made):
+                    return made.type
+    return None
+
+
+def array_of(values: Any, count: int, field: pa.Field | None, shard: str) -> pa.Array:
+    """Return values as `count` values of a field, or of a type of their own.
+
+    Raises SchemaError naming the shard where there are more or fewer, or they do not fit.
+    """
+    name = None if field is None else field.name
+    try:
+        array = _as_arrow(values, None if field is None else field.type)
+        kind = schemas.plain_type(array.type, name or "") if field is None else field.type
+        made = array if array.type == kind else array.cast(kind)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        if isinstance(error, GeodataError):
+            raise
+        wanted = "an Arrow type" if field is None else str(field.type)
+        raise SchemaError(
+            f"the values are not all {wanted}",
+            shard=shard,
+            column=name,
+            hint="Say the type of the column with --type",
+        ) from error
+    if len(made) != count:
+        raise SchemaError(f"{len(made)} values for {count} records", shard=shard, column=name)
+    return made
+
+
+def _as_arrow(values: Any, kind: pa.DataType | None) -> pa.Array:
+    if isinstance(values, pa.ChunkedArray):
+        return values.combine_chunks()
+    if isinstance(values, pa.Array):
+        return values
+    if isinstance(values, np.ndarray) and values.ndim > 1:
+        values = list(values)
+    if isinstance(kind, pa.BaseExtensionType):
+        return kind.wrap_array(pa.array(values, kind.storage_type))
+    return pa.array(values, kind)
+
+
+def load_function(name: str, folder: str) -> Callable[[pa.RecordBatch], Any]:
+    """Import `module:function` with `folder` on the path; ConfigError if there is none."""
+    module, _, attribute = name.partition(":")
+    if not module or not attribute.isidentifier():
+        raise ConfigError(f"'{name}' is no function", hint="Write it as module:function")
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        found = getattr(importlib.import_module(module), attribute, None)
+    except (Exception, SystemExit) as error:
+        raise ConfigError(
+            f"'{module}' cannot be imported: {type(error).__name__}: {error}",
+            hint="It is looked for in the working directory and among installed packages",
+        ) from error
+    if not callable(found):
+        raise ConfigError(f"'{module}' has no function '{attribute}'")
+    function: Callable[[pa.RecordBatch], Any] = found
+    return function
+
+
+def _first_failing(function: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch) -> str | None:
+    """Return the key of the first record for which a function fails, found by halving."""
+    while batch.num_rows > 1:
+        half = batch.slice(0, batch.num_rows // 2)
+        batch = half if _fails(function, half) else batch.slice(half.num_rows)
+    key: str | None = batch.column(KEY)[0].as_py()
+    return key if _fails(function, batch) else None
+
+
+def _fails(function: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch) -> bool:
+    try:
+        function(batch)
+    except (Exception, SystemExit):
+        return True
+    return False
+
+
+def _line_of(error: BaseException, function: Callable[[pa.RecordBatch], Any]) -> str:
+    """Return the last line of the function's own file that an error passed."""
+    code = getattr(function, "__code__", None)
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if code and frame.filename == code.co_filename]
+    return f" in {Path(code.co_filename).name}, line {lines[-1]}" if code and lines else ""
+
+
+def _live(batch: pa.RecordBatch) -> pa.RecordBatch:
+    keys = batch.column(KEY)
+    return batch.filter(keys.is_valid()) if keys.null_count else batch
