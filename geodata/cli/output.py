@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -59,6 +60,12 @@ def short(version: str) -> str:
     """Return a version for people: v1 for v000001."""
     number, dot, revision = version.removeprefix("v").partition(".")
     return f"v{int(number)}{dot}{revision}"
+
+
+def here(path: str) -> str:
+    """Return a path as people would type it: relative, if it is below the working directory."""
+    place, folder = Path(path), Path.cwd()
+    return str(place.relative_to(folder)) if place.is_relative_to(folder) else path
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

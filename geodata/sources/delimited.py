@@ -49,6 +49,8 @@ class Csv(Corpus):
             )
         if not all(reading.columns) or len({*reading.columns}) < len(reading.columns):
             raise ConfigError("two of the columns have one name, or one has none")
+        if reading.delimiter is not None and not _can_delimit(reading.delimiter):
+            raise ConfigError("a delimiter is one character, and no quote or line end")
 
     def pieces(self, target_bytes: int) -> list[Piece]:
         """Return runs of whole files: where a record starts is known only from the start."""
@@ -157,12 +159,13 @@ class Csv(Corpus):
             head = next(lines, b"") or b""
             start = len(coding.mark) if head.startswith(coding.mark) else 0
             text = head[start:].decode(coding.name, errors="replace")
-            delimiter = delimiter_of(self.bare_name(piece.file), text)
+            delimiter = self.reading.delimiter or delimiter_of(self.bare_name(piece.file), text)
+            quotes = self.reading.quotes
             lines = chain([head[start:]] if head[start:] else [], lines)
             if self.reading.header:
-                yield from _with_header(rows_of(lines, delimiter, start, 0, coding))
+                yield from _with_header(rows_of(lines, delimiter, start, 0, coding, quotes))
             else:
-                yield from self._headed(rows_of(lines, delimiter, start, 1, coding))
+                yield from self._headed(rows_of(lines, delimiter, start, 1, coding, quotes))
 
     def _coding(self, index: int) -> Coding:
         if self.encoding == PLAIN.name:
@@ -204,6 +207,10 @@ def _with_header(rows: Iterator[Row]) -> Iterator[Row]:
         return
     yield header
     yield from rows
+
+
+def _can_delimit(text: str) -> bool:
+    return len(text) == 1 and text not in '"\r\n'
 
 
 class _Builder:

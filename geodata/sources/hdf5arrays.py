@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,10 @@ from geodata.sources.batches import BATCH_BYTES
 from geodata.sources.columns import Range, wider
 from geodata.sources.corpus import MAX_RECORD
 from geodata.sources.hdf5file import FAULTS, Member, Refused, Walk, member_of, open_dataset
-from geodata.sources.hdf5types import STRUCT, Array, array_of, type_of
+from geodata.sources.hdf5types import STRUCT, array_of, type_of
 
 _MOST_ROWS = 4096
+_FIRST_ROWS = 64
 _BLOCK = 1 << 20
 """Integers looked at at once for their range."""
 
@@ -32,6 +33,7 @@ class Arrays:
         flat = only is not None and only.element.form == STRUCT and len(only.shape) == 1
         self.layout = "table" if flat else "arrays"
         self._flat = flat
+        self._vary = any(member.element.dtype.hasobject for member in self.members)
         self.row_nbytes = self._row_nbytes(path)
 
     @property
@@ -43,7 +45,7 @@ class Arrays:
         return pa.schema([(m.name, type_of(m.element, m.shape[1:])) for m in self.members])
 
     def cuts(self, target_bytes: int) -> Iterator[tuple[int, int]]:
-        """Yield runs of rows of about `target_bytes`, in whole chunks where these are smaller."""
+        """Yield runs of rows of about `target_bytes`, in whole chunks."""
         size = max(1, target_bytes // self.row_nbytes)
         chunk = max((member.chunk for member in self.members), default=1)
         size = -(-size // chunk) * chunk
@@ -51,19 +53,20 @@ class Arrays:
             yield start, min(start + size, self.count)
 
     def batches(self, start: int, stop: int) -> Iterator[pa.RecordBatch | int]:
-        """Yield the rows [start, stop), about 8 MiB at once; the number of those that are lost."""
-        size = max(1, min(_MOST_ROWS, BATCH_BYTES // self.row_nbytes))
-        chunks = [member.chunk for member in self.members if member.chunk <= size]
-        size -= size % max(chunks, default=1)
+        """Yield the rows [start, stop), about 8 MiB at once; the number of those that are lost.
+
+        How large values of varying length are shows only then: more rows are read step by step.
+        """
         opened = [open_dataset(self._file, member) for member in self.members]
-        for first in range(start, stop, size):
-            last = min(first + size, stop)
-            try:
-                values = [dataset[first:last] for dataset in opened]
-            except FAULTS:
-                yield last - first
-            else:
-                yield self._batch(values)
+        size = self._rows_at_once()
+        while start < stop:
+            last = min(start + size, stop)
+            batch = self._read(opened, start, last)
+            yield last - start if batch is None else batch
+            if self._vary and batch is not None:
+                fitting = BATCH_BYTES * batch.num_rows // max(1, batch.nbytes)
+                size = max(1, min(_MOST_ROWS, 2 * size, fitting))
+            start = last
 
     def spans(self, start: int, stop: int) -> dict[str, Range | None]:
         """Return the range of each column of 64-bit integers, as far as it can be read."""
@@ -79,18 +82,30 @@ class Arrays:
             found[member.name] = span
         return found
 
-    def _batch(self, values: list[Array]) -> pa.RecordBatch:
-        arrays = [array_of(v, m.element) for v, m in zip(values, self.members, strict=True)]
-        if self._flat:
-            names = [name for name, _ in self.members[0].element.fields]
-            return pa.RecordBatch.from_arrays(arrays[0].flatten(), names)
-        return pa.RecordBatch.from_arrays(arrays, [member.name for member in self.members])
+    def _rows_at_once(self) -> int:
+        """Return how many rows are read first; whole chunks, where these are smaller."""
+        size = max(1, min(_MOST_ROWS, BATCH_BYTES // self.row_nbytes))
+        if self._vary:
+            return min(_FIRST_ROWS, size)
+        chunks = [member.chunk for member in self.members if member.chunk <= size]
+        return size - size % max(chunks, default=1)
+
+    def _read(self, opened: Sequence[Any], start: int, stop: int) -> pa.RecordBatch | None:
+        """Return some rows, None where they cannot be read."""
+        try:
+            values = [dataset[start:stop] for dataset in opened]
+            arrays = [array_of(v, m.element) for v, m in zip(values, self.members, strict=True)]
+            if self._flat:
+                names = [name for name, _ in self.members[0].element.fields]
+                return pa.RecordBatch.from_arrays(arrays[0].flatten(), names)
+            return pa.RecordBatch.from_arrays(arrays, [member.name for member in self.members])
+        except (pa.ArrowException, *FAULTS):
+            return None
 
     def _row_nbytes(self, path: Path) -> int:
         """Return about how many bytes a row takes; values of varying length fill what is left."""
         placed = sum(member.row_nbytes for member in self.members)
-        vary = any(member.element.dtype.hasobject for member in self.members)
-        if not vary or not self.count:
+        if not self._vary or not self.count:
             return max(1, placed)
         return max(1, placed, path.stat().st_size // self.count)
 

@@ -15,13 +15,16 @@ class Reading:
 
     `encoding` is of text in files, and of names in zip archives, that are not UTF-8; `detect`
     recognises it. `header` says whether delimited text names its columns in the first row;
-    `columns` names them where it does not. `table` is a file of the corpus whose rows name media
-    files in the column `file_column`. `parts` is into how many parts a function of the user's is
-    asked to cut itself.
+    `columns` names them where it does not; `delimiter` is one character (None: recognised), and
+    without `quotes` a quote is a character like any other, as TSV has it. `table` is a file of the
+    corpus whose rows name media files in the column `file_column`. `parts` is into how many parts a
+    function of the user's is asked to cut itself.
     """
 
     encoding: str = "utf-8"
     header: bool = True
+    delimiter: str | None = None
+    quotes: bool = True
     columns: tuple[str, ...] = ()
     table: str | None = None
     file_column: str | None = None

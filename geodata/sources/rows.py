@@ -9,18 +9,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 
 from geodata.sources.corpus import MAX_RECORD, TOO_LONG
 from geodata.sources.encodings import PLAIN, Coding
 
 _INSIDE = re.compile(r'[^"]*+(?:""[^"]*+)*+')
 _QUOTED = re.compile(r'"[^"]*"')
-_TOKENS = {
-    mark: re.compile(
+
+
+@cache
+def _token(delimiter: str) -> re.Pattern[str]:
+    """Return the pattern of a field as it is spelled."""
+    mark = re.escape(delimiter)
+    return re.compile(
         rf"""(?:^|{mark})("[^"]*+(?:""[^"]*+)*+"|[^{mark}"][^{mark}]*+|)(?={mark}|\Z)"""
     )
-    for mark in ",;\t"
-}
 
 
 @dataclass(slots=True)
@@ -47,10 +51,12 @@ def rows_of(
     offset: int,
     number: int = 0,
     coding: Coding = PLAIN,
+    quotes: bool = True,
 ) -> Iterator[Row]:
     """Yield the records of these lines, the first of which is at byte `offset`, from `number` on.
 
-    An unquoted empty field is None. Blank lines are skipped. None is a line that is too long.
+    An unquoted empty field is None; without `quotes` none is quoted. Blank lines are skipped. None
+    is a line that is too long.
     """
     for line in lines:
         row = Row(number, line or b"")
@@ -59,7 +65,7 @@ def rows_of(
             offset += len(line)
             continue
         body = _body(text)
-        if line and '"' not in text:
+        if line and not (quotes and '"' in text):
             row.fields = [field or None for field in body.split(delimiter)]
         elif line and (tokens := _tokens(body, delimiter)):
             row.fields = [
@@ -75,7 +81,7 @@ def rows_of(
 
 def _tokens(body: str, delimiter: str) -> list[str]:
     """Return the fields of a record as they are spelled; none where it has faults or goes on."""
-    found: list[str] = _TOKENS[delimiter].findall(body)
+    found: list[str] = _token(delimiter).findall(body)
     return found if sum(map(len, found)) + len(found) - 1 == len(body) else []
 
 

@@ -348,3 +348,27 @@ def test_many_rows_come_in_several_batches(tmp_path):
     assert read.column("a") == list(range(10_000))
     assert list(read.records)[-1] == "a.csv#10000"
     assert len(read.batches) > 1
+
+
+def test_without_quotes_a_quote_is_a_character(tmp_path):
+    (tmp_path / "a.tsv").write_text('id\ttext\n1\t"so" she said\n2\t"\n3\t\n', encoding="utf-8")
+    source = open_source(tmp_path / "a.tsv", reading=Reading(quotes=False))
+    read = read_all(source)
+    assert read.column("text") == ['"so" she said', '"', None]
+    assert not read.rejects
+    assert len(read_all(open_source(tmp_path / "a.tsv")).rejects) == 2
+
+
+@pytest.mark.parametrize("mark", ["|", ".", "^", "]", "\x01"])
+def test_any_character_delimits(tmp_path, mark):
+    lines = [["a", "b"], ["1", f'"x{mark}y"'], ["2", "z"]]
+    (tmp_path / "a.csv").write_text("".join(mark.join(line) + "\n" for line in lines))
+    read = read_all(open_source(tmp_path / "a.csv", reading=Reading(delimiter=mark)))
+    assert (read.column("a"), read.column("b")) == ([1, 2], [f"x{mark}y", "z"])
+
+
+@pytest.mark.parametrize("mark", ["", "ab", '"', "\n"])
+def test_what_cannot_delimit_is_refused(tmp_path, mark):
+    (tmp_path / "a.csv").write_text("a\n1\n")
+    with pytest.raises(ConfigError, match="one character"):
+        open_source(tmp_path / "a.csv", reading=Reading(delimiter=mark))
