@@ -23,7 +23,6 @@ from stock import stock_records
 import geodata
 from geodata.config import load_config
 from geodata.loader import build_loader
-from geodata.schema import media_field
 
 pytestmark = [
     pytest.mark.soak,
@@ -176,26 +175,17 @@ def test_images(corpora, name, form):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_audio_by_way_of_a_table(corpora, tmp_path, form):
-    """There is no source of audio files yet: they come in a Parquet table."""
-    files = sorted(path for path in (corpora / "audio").rglob("*") if path.is_file())
-    if not files:
+def test_audio(corpora, form):
+    """Recordings with the transcripts that lie beside them."""
+    if not (corpora / "audio").exists():
         pytest.skip("no audio/ there")
-    names = [path.relative_to(corpora).as_posix() for path in files]
-    schema = pa.schema([pa.field("name", pa.string()), media_field("sound", "audio")])
-    with pq.ParquetWriter(tmp_path / "audio.parquet", schema) as writer:
-        for start in range(0, len(files), 500):
-            part = slice(start, start + 500)
-            columns = [names[part], [path.read_bytes() for path in files[part]]]
-            writer.write_batch(pa.record_batch(columns, schema=schema))
-    text = "text: {column: name, length: 64}"
-    config, done = through(tmp_path / "audio.parquet", form, EVERYWHERE, text)
-    expected = {
-        f"audio.parquet#{row}": digest(path.read_bytes()) for row, path in enumerate(files, 1)
-    }
+    text = "text: {column: transcript, length: 64}"
+    config, done = through(corpora / "audio", form, EVERYWHERE, text)
+    found = digests(corpora, "audio").items()
+    expected = {key: value for key, value in found if key.endswith((".ogg", ".wav"))}
     assert (done.records_out, done.rejected) == (len(expected), 0)
-    check_stock(config, form, "sound", expected)
-    check_caches("sound", expected)
+    check_stock(config, form, "audio", expected)
+    check_caches("audio", expected)
     check_training()
 
 
@@ -236,8 +226,8 @@ def test_tables(corpora, name, form):
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("name", ["captions", "digits", "cities"])
-def test_what_has_no_source_yet_comes_as_json_lines(corpora, tmp_path, name, form):
-    """Tables without a header, compressed ones, and one JSON object that holds all."""
+def test_other_tables_as_json_lines(corpora, tmp_path, name, form):
+    """Captions, digits and cities; `test_wrappings` takes them as they are."""
     rows = list(OTHERS[name](corpora))
     if not rows:
         pytest.skip(f"no {name} there")
