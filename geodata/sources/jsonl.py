@@ -236,7 +236,7 @@ def _keyed(batch: pa.RecordBatch, schema: pa.Schema, key: str, origin: Origin) -
 def _known(fields: dict[str, Seen], data: bytes) -> pa.RecordBatch | None:
     """Return the records of a block that holds nothing but what `fields` tells."""
     schema = expected(fields)
-    batch = None if schema is None else parsed(schema, data)
+    batch = None if schema is None else parsed(schema, data, types_only=True)
     if schema is None or batch is None:
         return None
     columns = zip(schema.names, batch.columns, strict=True)

@@ -217,3 +217,13 @@ def test_a_schema_that_json_does_not_give_is_left_to_the_lines():
 def test_many_columns_do_not_make_large_batches():
     schema = pa.schema([(f"c{i}", pa.int64()) for i in range(2_000)])
     assert parsed(schema, b"{}\n" * 1_000) is None
+
+
+def test_text_that_is_no_utf8_is_rejected_though_blocks_are_scanned_for_types_alone(tmp_path):
+    lines = [b'{"a": %d, "b": "text %d"}\n' % (i, i) for i in range(4000)]
+    lines[2500] = b'{"a": 2500, "b": "\xff\xfe"}\n'
+    (tmp_path / "a.jsonl").write_bytes(b"".join(lines))
+    read = read_all(open_source(tmp_path / "a.jsonl"))
+    assert len(read.records) == 3999
+    ((row, reason),) = read.reasons()
+    assert row == 2501 and reason.startswith("invalid UTF-8")
