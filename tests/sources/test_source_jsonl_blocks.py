@@ -101,8 +101,8 @@ def test_a_large_file_is_parsed_at_once_and_its_rows_are_counted(tmp_path, monke
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     batches = []
 
-    def counted(schema, data):
-        made = parsed(schema, data)
+    def counted(schema, data, **how):
+        made = parsed(schema, data, **how)
         batches.append(0 if made is None else made.num_rows)
         return made
 
