@@ -37,14 +37,14 @@ def stamped(metadata: Mapping[str, str]) -> dict[str, str]:
     return {**metadata, VERSION_KEY: str(FORMAT_VERSION)}
 
 
-def check_version(stored: str | int | None, shard: str) -> None:
-    """Refuse a shard of a later format version, and one that has none."""
+def check_version(stored: str | int | None, shard: str, newest: int = FORMAT_VERSION) -> None:
+    """Refuse a shard of a later format version than `newest`, and one that has none."""
     text = str(stored)
     if not (text.isascii() and text.isdigit()):
         raise CorruptShard("no shard of geodata", shard=shard)
-    if int(text) > FORMAT_VERSION:
+    if int(text) > newest:
         raise FormatVersionError(
-            f"format version {int(text)} is newer than {FORMAT_VERSION}",
+            f"format version {int(text)} is newer than {newest}",
             hint="Upgrade geodata-train to read it",
             shard=shard,
         )
@@ -156,6 +156,7 @@ FORMATS = {
     "parquet": "geodata.formats.parquet:ParquetFormat",
     "webdataset": "geodata.formats.webdataset.shard:WebDatasetFormat",
     "hdf5": "geodata.formats.hdf5.shard:Hdf5Format",
+    "hdf5+gzip": "geodata.formats.hdf5.shard:Hdf5GzipFormat",
     "tfrecord": "geodata.formats.tfrecord.shard:TfRecordFormat",
 }
 

@@ -19,6 +19,8 @@ _SAMPLED = frozenset({1, 3, 6, 7})
 """Of WAV: PCM, float, A-law, mu-law, whose blocks are one sample of each channel."""
 _STREAMED = 0x7FFFF000
 """Sizes from here on stand in what was written to a pipe; no record is so long."""
+_LONG_STREAMED = 1 << 62
+"""The same of sizes in 64 bits."""
 _OPUS_RATE = 48_000
 """In whose samples Opus counts, whatever it was made of (RFC 7845, section 4)."""
 _CONTINUED, _LAST = 0x01, 0x04
@@ -98,7 +100,7 @@ def _wav(data: bytes, start: int, order: str) -> AudioInfo:
         if name == b"data":
             if form is None:
                 raise Unfit(_UNKNOWN)
-            return _wav_data(form, counted, len(data) - at, long_size or size)
+            return _wav_data(form, counted, len(data) - at, size, long_size)
         if name == b"ds64":
             long_size = struct.unpack_from("<8xQ", data, at)[0]
         elif name == b"fmt ":
@@ -117,9 +119,13 @@ def _wav_format(data: bytes, at: int, size: int, order: str) -> tuple[int, ...]:
     return tag, channels, rate, block
 
 
-def _wav_data(form: tuple[int, ...], counted: int | None, left: int, size: int) -> AudioInfo:
+def _wav_data(
+    form: tuple[int, ...], counted: int | None, left: int, size: int, long_size: int | None
+) -> AudioInfo:
     tag, channels, rate, block = form
-    if size > left and size < _STREAMED:
+    streamed = size >= _STREAMED if not long_size else long_size >= _LONG_STREAMED
+    size = long_size or size
+    if size > left and not streamed:
         raise Unfit("the WAV is truncated")
     if tag not in _SAMPLED:
         return _sound(rate, channels, counted)
@@ -195,10 +201,10 @@ def _ogg_sound(data: bytes, at: int) -> tuple[AudioInfo, int] | None:
 
 def _mpeg4(data: bytes, start: int) -> AudioInfo:
     """Look whether all boxes are there; what they hold is not looked into."""
-    found, at = set(), start
+    missing, at = {b"moov", b"mdat"}, start
     while at + 8 <= len(data):
         size, name = struct.unpack_from(">I4s", data, at)
-        found.add(name)
+        missing.discard(name)
         if size == 1:
             size = struct.unpack_from(">Q", data, at + 8)[0]
         elif size == 0:
@@ -206,6 +212,6 @@ def _mpeg4(data: bytes, start: int) -> AudioInfo:
         if size < 8:
             raise Unfit(_UNKNOWN)
         at += size
-    if at > len(data) or not {b"moov", b"mdat"} <= found:
+    if at > len(data) or missing:
         raise Unfit("the MPEG-4 is truncated")
     return AudioInfo()

@@ -21,10 +21,11 @@ def ends_whole(data: bytes, start: int, frames: int | None) -> bool:
     if stop == start:
         return not frames
     first, at = _header(data, start), stop
-    while first and (at := data.rfind(data[start : start + 2], start, at)) >= 0:
+    lowest = max(start, stop - _LONGEST)
+    while first and (at := data.rfind(data[start : start + 2], lowest, at)) >= 0:
         end = _end_of(data, at, first[1])
         if end is not None and (frames is None or end == frames):
-            return stop - at <= _LONGEST and _checksum(data[at:stop]) == 0
+            return _checksum(data[at:stop]) == 0
     return False
 
 

@@ -1,7 +1,7 @@
 """Foreign `.npy` files as tensors: headers are matched against their grammar, never evaluated.
 
-Numbers and booleans are read, of both byte orders, row- or column-major. All else (objects are
-pickles, structures, strings, complex numbers) is refused.
+Numbers and booleans are read, of both byte orders, row- or column-major, up to rank 32. All else
+(objects are pickles, structures, strings, complex numbers) is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MAGIC = b"\x93NUMPY"
 _LENGTH_BYTES = {1: 2, 2: 4, 3: 4}
 _HEADER = re.compile(
     rb"\{'descr': '([<>|=][a-zA-Z]\d{1,2})', 'fortran_order': (True|False), "
-    rb"'shape': \(((?:\d+L?(?:, ?|(?=\))))*)\),? ?\} *\n?"
+    rb"'shape': \(((?:\d{1,19}L?(?:, ?|(?=\)))){0,32})\),? ?\} *\n?"
 )
 _NUMBERS = re.compile(r"[<>|=](b1|[iu][1248]|f[248])")
 _MOST_SIZE = (1 << 31) - 1
@@ -95,7 +95,7 @@ def tensors(files: Sequence[bytes | None], kind: pa.DataType, path: str) -> pa.A
 def _values(header: Header, data: bytes) -> npt.NDArray[np.generic]:
     """Return the values in row-major order, in the machine's byte order."""
     values = np.frombuffer(data, header.dtype, offset=header.nbytes)
-    if header.by_column and len(header.shape) > 1:
+    if header.by_column and len(header.shape) > 1 and values.size:
         values = values.reshape(header.shape, order="F").reshape(-1)
     return values.astype(header.dtype.newbyteorder("="), copy=False)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from geodata.errors import CorruptShard, FormatVersionError, ObjectNotFound
+from geodata.errors import CorruptShard, FormatVersionError, ManifestError, ObjectNotFound
 from geodata.formats import get_format
 from geodata.formats.base import ShardReader
 from geodata.schema import KEY, SUBJECT
@@ -21,7 +21,7 @@ from geodata.sources.base import Reject, Scan
 from geodata.sources.columns import STATED, SUBJECTS, stated
 from geodata.sources.stored import Rows
 
-REFUSED = (CorruptShard, FormatVersionError, ObjectNotFound)
+REFUSED = (CorruptShard, FormatVersionError, ManifestError, ObjectNotFound)
 """What the formats raise for a shard that cannot be read."""
 
 

@@ -16,6 +16,8 @@ from geodata.sources.compressed import Damaged
 
 _MOST_EXTENSION = 1 << 20
 """Bytes of a long name or of pax records."""
+_MOST_HEADERS = 4 * _MOST_EXTENSION
+"""Bytes of all that stands before a member's content."""
 _SKIP = 1 << 20
 _ZEROS = bytes(BLOCK)
 _REGULAR = frozenset(b"\x0007")
@@ -115,6 +117,8 @@ class TarStream:
         start, long_name = self.at, None
         while True:
             at, block = self.at, self.read(BLOCK)
+            if at - start > _MOST_HEADERS:
+                raise Broken(f"the headers at byte {start} are too long")
             if block == _ZEROS and at == start:
                 return None
             if not block and at == start:

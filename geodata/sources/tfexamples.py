@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from geodata.formats.tfrecord.wire import VARINT_NBYTES, unpacked
 from geodata.sources.batches import Unfit
+from geodata.sources.observed import MAX_FIELDS
 
 Kind = Literal["bytes", "float", "int64"]
 Values = list[bytes] | npt.NDArray[np.float32] | npt.NDArray[np.int64]
@@ -64,6 +65,8 @@ def _features(record: bytes) -> Iterator[tuple[str, Feature]]:
             if name in names:
                 raise Unfit("the record has a feature twice")
             names.add(name)
+            if len(names) > MAX_FIELDS:
+                raise Unfit(f"the record has more than {MAX_FIELDS} features")
             if feature is not None:
                 yield name, feature
 

@@ -1,4 +1,7 @@
-"""The conformance of HDF5 shards, what stock h5py sees in them, and what is broken."""
+"""The conformance of HDF5 shards, what stock h5py sees in them, and what is broken.
+
+What holds for compressed ones too is tested for both; see test_hdf5_gzip.py for the rest.
+"""
 
 import fcntl
 import hashlib
@@ -23,6 +26,7 @@ from geodata.formats.layout import Layout
 from geodata.schema import KEY, dataset_schema, label_field, media_field
 
 HEAD = 512
+both = pytest.mark.parametrize("name", ["hdf5", "hdf5+gzip"])
 
 
 class TestHdf5(Conformance):
@@ -34,8 +38,8 @@ def path(tmp_path):
     return tmp_path / "shard.h5"
 
 
-def write(path, batch, unit_bytes=1 << 20, **more):
-    form = get_format("hdf5")
+def write(path, batch, unit_bytes=1 << 20, name="hdf5", **more):
+    form = get_format(name)
     writer = form.create(path, batch.schema, unit_bytes=unit_bytes, metadata={}, **more)
     writer.write(batch)
     writer.close()
@@ -115,12 +119,14 @@ def test_stock_h5py_reads_tensors_lists_and_structs(path):
         assert "größe" in list(file)
 
 
+@both
 @pytest.mark.parametrize("kind", COLUMNS)
-def test_stock_h5py_reads_every_part_over_all_units(path, kind):
+def test_stock_h5py_reads_every_part_over_all_units(path, kind, name):
     array = COLUMNS[kind]
     several = pa.concat_arrays([array, array, pa.nulls(2, array.type), array.slice(0, 1)])
     batch = rows(several)
-    write(path, batch, unit_slots=[1, len(array), len(several) - len(array) - 1])
+    slots = [1, len(array), len(several) - len(array) - 1]
+    write(path, batch, name=name, unit_slots=slots)
     layout = Layout(batch.schema.field("value"))
     expected = layout.flatten(several)
     with h5py.File(path) as file:
@@ -132,22 +138,24 @@ def test_stock_h5py_reads_every_part_over_all_units(path, kind):
                 assert found.tobytes() == expected[part.name].tobytes()
 
 
-def test_stock_h5py_reads_an_empty_shard(path):
-    write(path, mixed(1).slice(0, 0))
+@both
+def test_stock_h5py_reads_an_empty_shard(path, name):
+    write(path, mixed(1).slice(0, 0), name=name)
     with h5py.File(path) as file:
         assert file["image/offsets"][:].tolist() == [0]
         assert file["image/data"].shape == file["class"].shape == (0,)
         assert "class:valid" not in file
 
 
-def test_a_file_is_the_same_at_another_time_in_another_process(path):
+@both
+def test_a_file_is_the_same_at_another_time_in_another_process(path, name):
     code = (
         "import sys; from pathlib import Path; from test_hdf5 import write, mixed;"
-        "write(Path(sys.argv[1]), mixed(300), unit_bytes=20_000)"
+        "write(Path(sys.argv[1]), mixed(300), unit_bytes=20_000, name=sys.argv[2])"
     )
     started, found = int(time.time()), set()
     for seed in ("1", "2"):
-        run(code, path, env={"PYTHONHASHSEED": seed, "MALLOC_PERTURB_": f"{seed}7"})
+        run(code, path, name, env={"PYTHONHASHSEED": seed, "MALLOC_PERTURB_": f"{seed}7"})
         found.add(hashlib.sha256(path.read_bytes()).hexdigest())
         while int(time.time()) == started:
             time.sleep(0.05)
@@ -157,9 +165,10 @@ def test_a_file_is_the_same_at_another_time_in_another_process(path):
 # where the bytes lie
 
 
-def test_a_range_of_bytes_and_the_frame_are_a_unit(path):
+@both
+def test_a_range_of_bytes_and_the_frame_are_a_unit(path, name):
     batch = mixed(300)
-    write(path, batch, unit_bytes=20_000)
+    write(path, batch, unit_bytes=20_000, name=name)
     ranges, data = get_format("hdf5").units(path), path.read_bytes()
     assert len(ranges) > 3
     start, end = ranges[0].offset, ranges[-1].offset + ranges[-1].length
@@ -174,8 +183,9 @@ def test_a_range_of_bytes_and_the_frame_are_a_unit(path):
         first += unit.slots
 
 
-def test_units_are_adjacent_and_their_headers_small(path):
-    write(path, mixed(300), unit_bytes=20_000)
+@both
+def test_units_are_adjacent_and_their_headers_small(path, name):
+    write(path, mixed(300), unit_bytes=20_000, name=name)
     ranges = get_format("hdf5").units(path)
     for one, following in zip(ranges, ranges[1:], strict=False):
         assert one.offset + one.length == following.offset
@@ -184,9 +194,10 @@ def test_units_are_adjacent_and_their_headers_small(path):
     assert sum(unit.length for unit in ranges) < said + 600 * parts * len(ranges)
 
 
-def test_reading_needs_nothing_of_hdf5(path):
+@both
+def test_reading_needs_nothing_of_hdf5(path, name):
     batch = mixed(300)
-    write(path, batch, unit_bytes=20_000)
+    write(path, batch, unit_bytes=20_000, name=name)
     data = bytearray(path.read_bytes())
     head = json.loads(data[:HEAD])
     starts = [HEAD, *(unit.offset for unit in get_format("hdf5").units(path)[:1])]
@@ -231,13 +242,14 @@ def test_a_lock_on_the_file_does_not_matter(path):
         assert digest(*read(path)) == digest(mixed(20))
 
 
-def test_reading_works_without_h5py_and_writing_names_the_extra(path, monkeypatch):
-    write(path, mixed(20))
+@both
+def test_reading_works_without_h5py_and_writing_names_the_extra(path, monkeypatch, name):
+    write(path, mixed(20), name=name)
     monkeypatch.delitem(sys.modules, "geodata.formats.hdf5.writer", raising=False)
     monkeypatch.setitem(sys.modules, "h5py", None)
     assert digest(*read(path)) == digest(mixed(20))
     with pytest.raises(MissingExtra, match=r"geodata-train\[hdf5\]"):
-        write(path, mixed(20))
+        write(path, mixed(20), name=name)
 
 
 # what is broken
@@ -378,28 +390,32 @@ import resource, signal, os, sys
 from pathlib import Path
 from test_hdf5 import get_format, mixed
 import geodata.formats.hdf5.writer as module
-path, batch = Path(sys.argv[1]), mixed(300)
+path, form, batch = Path(sys.argv[1]), get_format(sys.argv[2]), mixed(300)
 def begin():
-    return get_format("hdf5").create(path, batch.schema, unit_bytes=20_000, metadata={})
+    return form.create(path, batch.schema, unit_bytes=20_000, metadata={})
 """
 
 FULL = """
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-for limit in (0, 600, 5_000, 40_000, 80_000, 105_000):
+for limit in map(int, sys.argv[3:]):
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     try:
         writer = begin()
         writer.write(batch)
         writer.close()
     except OSError as error:
-        print(error.errno, len(os.listdir("/dev/fd")))
-    writer = error = None
+        code = error.errno
+    writer = None
+    print(code, len(os.listdir("/dev/fd")))
 """
 
 
-def test_a_full_disk_is_an_error_and_no_crash(path):
+@both
+def test_a_full_disk_is_an_error_and_no_crash(path, name):
     """The limit of a file's size stands for the end of the disk."""
-    ended = run(START + FULL, path)
+    write(path, mixed(300), unit_bytes=20_000, name=name)
+    size = path.stat().st_size
+    ended = run(START + FULL, path, name, 0, 600, 1_500, size // 3, size * 2 // 3, size - 1)
     assert (ended.returncode, ended.stderr) == (0, "")
     lines = ended.stdout.split("\n")[:-1]
     assert [line.split()[0] for line in lines] == ["27"] * 6
@@ -431,14 +447,16 @@ print(wanted)
 """
 
 
-def test_an_interrupt_in_the_midst_of_hdf5_is_only_that(path):
-    ended = run(START + INTERRUPTED, path)
+@both
+def test_an_interrupt_in_the_midst_of_hdf5_is_only_that(path, name):
+    ended = run(START + INTERRUPTED, path, name)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert int(ended.stdout) > 100
 
 
-def test_a_writer_left_open_does_not_disturb_the_exit(path):
-    ended = run(START + "writer = begin(); writer.write(batch); sys.exit(3)", path)
+@both
+def test_a_writer_left_open_does_not_disturb_the_exit(path, name):
+    ended = run(START + "writer = begin(); writer.write(batch); sys.exit(3)", path, name)
     assert (ended.returncode, ended.stderr) == (3, "")
     with pytest.raises(CorruptShard):
         open_shard(path)

@@ -125,6 +125,19 @@ def test_odd_waves(data, info):
     assert audio_info(data) == AudioInfo(*info)
 
 
+def test_the_long_size_of_an_rf64_is_the_true_one():
+    def rf64(size):
+        sizes = _chunk(b"ds64", struct.pack("<QQQI", 0, size, size // 2, 0))
+        body = b"WAVE" + sizes + FMT + _chunk(b"data", bytes(1000), 0xFFFFFFFF)
+        return b"RF64\xff\xff\xff\xff" + body
+
+    for size in (1000, 0, (1 << 64) - 1):  # the last two: written to a pipe
+        assert audio_info(rf64(size)) == AudioInfo(8000, 1, 500)
+    for size in (1002, 3 << 30):
+        with pytest.raises(Unfit, match="the WAV is truncated"):
+            audio_info(rf64(size))
+
+
 def test_a_preview_of_another_kind_does_not_count():
     tag = b"ID3\4\0\0\0\0\1\0" + bytes(128)
     for kind in ("MP3", "FLAC", "WAV"):
@@ -155,6 +168,8 @@ def test_aac_in_adts_is_counted_and_mpeg4_is_silent():
     boxes = b"\0\0\0\x10ftypM4A \0\0\0\0" + b"\0\0\0\x08moov" + b"\0\0\0\x0cmdatabcd"
     assert audio_info(boxes) == AudioInfo()
     assert audio_info(boxes).duration is None
+    with pytest.raises(Unfit, match="the MPEG-4 is truncated"):
+        audio_info(boxes.replace(b"moov", b"free"))
     with pytest.raises(Unfit, match="the MPEG-4 is truncated"):
         audio_info(boxes[:-1])
 

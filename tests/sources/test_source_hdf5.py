@@ -607,3 +607,14 @@ def test_processes_read_the_same(path, method):
         futures = [pool.submit(_values, source, piece, schema) for _ in range(4)]
         assert pool.submit(source.scan, piece).result() == scan
         assert all(future.result() == here for future in futures)
+
+
+def test_values_of_very_different_length_are_all_read(path):
+    sizes = [1] * 3000 + [1 << 20] * 40 + [0, 3] * 50
+    with h5py.File(path, "w") as file:
+        values = file.create_dataset("v", (len(sizes),), h5py.vlen_dtype(np.uint8))
+        for place, size in enumerate(sizes):
+            values[place] = np.full(size, place % 256, np.uint8)
+    read = _read(path)
+    assert read.column("v") == [bytes([i % 256]) * size for i, size in enumerate(sizes)]
+    assert read.rejects == []

@@ -222,6 +222,11 @@ def test_a_feature_twice_is_refused():
         features_of(twice)
 
 
+def test_features_without_end_are_refused():
+    with pytest.raises(Unfit, match="more than 10000 features"):
+        features_of(example(**{str(n): [n] for n in range(10_001)}))
+
+
 def test_a_sequence_example_is_refused(path):
     made = example_pb2.SequenceExample()
     made.feature_lists.feature_list["v"].feature.add().int64_list.value.append(1)

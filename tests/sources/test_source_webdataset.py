@@ -292,6 +292,12 @@ def bad_shape():
     return npy(np.zeros(4, "f4")).replace(b"(4,)", b"(9,)")
 
 
+def npy_of_shape(shape, by_column=False):
+    """Return an .npy file whose header says a shape that NumPy itself may not take."""
+    told = f"{{'descr': '<i4', 'fortran_order': {by_column}, 'shape': {shape}, }}\n".encode()
+    return b"\x93NUMPY\x01\0" + len(told).to_bytes(2, "little") + told
+
+
 BAD_ARRAYS = [
     npy(np.array(["a"])),
     npy(np.zeros(1, "c8")),
@@ -299,6 +305,8 @@ BAD_ARRAYS = [
     npy(np.zeros(2))[:-1],
     npy(np.zeros(2)) + b"x",
     bad_shape(),
+    npy_of_shape("(" + "9" * 5000 + ",)"),
+    npy_of_shape("(" + "1, " * 100 + ")", by_column=True) + bytes(4),
     b"",
     b"\x93NUMPY",
     b"\x93NUMPY\x01\x00\xff\xff{",
@@ -310,6 +318,14 @@ BAD_ARRAYS = [
 def test_arrays_that_are_refused(tmp_path, data):
     found = read(write_tar(tmp_path / "a.tar", ("0.npy", data), ("1.npy", npy(np.zeros(1)))))
     assert list(found.records) == ["s/1"] and len(found.rejects) == 1
+
+
+@pytest.mark.parametrize("by_column", [False, True])
+def test_an_empty_array_may_be_long_in_other_dimensions(tmp_path, by_column):
+    long = (1 << 31) - 1
+    data = npy_of_shape(f"({long}, {long}, {long}, 0)", by_column)
+    found = read(write_tar(tmp_path / "a.tar", ("0.npy", data)))
+    assert found.column("npy") == [{"data": [], "shape": [long, long, long, 0]}]
 
 
 def test_pickles_are_never_read(tmp_path):
@@ -503,6 +519,15 @@ def test_a_member_of_over_2_gib_is_refused_unread(tmp_path):
     assert list(found.records) == ["s/1"]
 
 
+def test_headers_without_end_are_refused_before_they_fill_the_memory(tmp_path):
+    record = b"999999 comment=".ljust(999_998, b"x") + b"\n"
+    pax = special("h", tarfile.XHDTYPE, size=len(record)).tobuf(tarfile.USTAR_FORMAT)
+    endless = (pax + record + bytes(-len(record) % 512)) * 6
+    path = tmp_path / "a.tar.gz"
+    path.write_bytes(gzip.compress(endless + tar_bytes(("0.txt", b"x")), 1))
+    assert rejected(path) == [("a.tar.gz", None, "the headers at byte 0 are too long")]
+
+
 def test_a_size_beyond_the_file_is_refused(tmp_path):
     info = tarfile.TarInfo("0.bin")
     info.size = 1 << 60
@@ -586,6 +611,15 @@ def test_a_damaged_shard_of_our_own_is_one_reject(tmp_path):
     path.write_bytes(path.read_bytes()[:-1024])
     found = read(path)
     assert found.records == {} and len(found.rejects) == 1
+
+
+def test_a_shard_of_our_own_with_a_damaged_schema_is_one_reject(tmp_path):
+    path = write_own("webdataset", tmp_path / "a.tar", typed("int64"))
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b'"int64"', b'"int32"', 1))
+    assert path.read_bytes() != whole
+    ((file, row, reason),) = rejected(path)
+    assert (file, row) == ("a.tar", None) and "schema" in reason
 
 
 def test_a_compressed_shard_of_our_own_is_one_reject(tmp_path):

@@ -3,7 +3,9 @@
 The first 512 bytes are one JSON object, padded with spaces: the format version, the file's size,
 where `about` and `table` lie, and their SHA-256. `about` is JSON: the schema, the metadata, and the
 names of the parts. `table` has a row of `int64` for each unit: its slots, then for each part the
-place and the number of its values; -1 values say that the unit lacks the part.
+place and the number of its values; -1 values say that the unit lacks the part. Where `about` names
+a codec, a third number is the bytes that the part takes: fewer than its values have say that they
+are deflated. Such shards are of version 2, the others of version 1.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import pyarrow as pa
 
 from geodata.errors import CorruptShard, FormatVersionError, GeodataError
 from geodata.formats.base import VERSION_KEY, UnitRange, check_version
+from geodata.formats.hdf5.deflate import CODEC, MOST_NBYTES, RATIO, inflate
 from geodata.formats.layout import Array, Layout, Part
 from geodata.schema import from_json, to_json
 
@@ -30,6 +33,8 @@ HEAD_NBYTES = 512
 ALIGNMENT = 8
 """Every part starts at a multiple of these bytes."""
 ABSENT = -1
+DEFLATED_VERSION = 2
+"""The format version of shards with deflated parts."""
 
 _MALFORMED = (
     GeodataError,
@@ -52,9 +57,9 @@ Extent = tuple[int, int]
 class Directory:
     """The contents of a shard.
 
-    `slots` per unit; `places`, shape (units, parts, 2): offset and number of values; `bounds`, one
-    more than units: where each ends and the next starts; `columns`: each column's layout, and the
-    number of its first part.
+    `slots` per unit; `places`, shape (units, parts, 3): offset, number of values and bytes in the
+    file; `bounds`, one more than units: where each ends and the next starts; `columns`: each
+    column's layout, and the number of its first part.
     """
 
     schema: pa.Schema
@@ -70,12 +75,15 @@ class Directory:
         return [UnitRange(start, stop - start, slots) for (start, stop), slots in pairs]
 
     def column(self, unit: int, name: str, data: Array) -> tuple[Layout, dict[str, Array]]:
-        """Return a column's layout and its parts in a unit, as views of the file's bytes."""
+        """Return a column's layout and its parts in a unit; views of the file's bytes if plain.
+
+        Raises ValueError where deflated bytes are damaged.
+        """
         layout, first = self.columns[name]
         places = self.places[unit, first : first + len(layout.parts)].tolist()
         found = {
-            part.name: _view(data, part, offset, count)
-            for part, (offset, count) in zip(layout.parts, places, strict=True)
+            part.name: _values(data, part, offset, count, nbytes)
+            for part, (offset, count, nbytes) in zip(layout.parts, places, strict=True)
             if count != ABSENT
         }
         return layout, found
@@ -86,11 +94,11 @@ def layouts_of(schema: pa.Schema) -> list[Layout]:
     return [Layout(field) for field in schema]
 
 
-def encode_about(schema: pa.Schema, metadata: Mapping[str, str]) -> bytes:
+def encode_about(schema: pa.Schema, metadata: Mapping[str, str], *, deflated: bool) -> bytes:
     """Return the JSON of `about`."""
     parts = [part.name for layout in layouts_of(schema) for part in layout.parts]
     about = {"metadata": dict(metadata), "schema": to_json(schema), "parts": parts}
-    return json.dumps(about).encode()
+    return json.dumps(about | {"codec": CODEC} if deflated else about).encode()
 
 
 def encode_head(version: str, nbytes: int, extents: Sequence[Extent], content: bytes) -> bytes:
@@ -111,7 +119,7 @@ def load(data: pa.Buffer, shard: str) -> Directory:
     view = memoryview(data)
     with _corrupt(shard):
         head = _head(view, shard)
-        check_version(head.get(VERSION_KEY), shard)
+        check_version(head.get(VERSION_KEY), shard, DEFLATED_VERSION)
         if head["nbytes"] != len(view):
             raise CorruptShard("the file was cut off or added to", shard=shard)
         about, table = _cut(view, *head["about"]), _cut(view, *head["table"])
@@ -142,23 +150,43 @@ def _directory(about: dict[str, Any], table: Int64s, nbytes: int) -> Directory:
     parts = [part for layout in layouts for part in layout.parts]
     if [part.name for part in parts] != about["parts"]:
         raise ValueError("other parts than its schema has")
-    rows = table.reshape(-1, 1 + 2 * len(parts))
-    slots, places = rows[:, 0], rows[:, 1:].reshape(len(rows), len(parts), 2)
+    if about.get("codec", CODEC) != CODEC:
+        raise ValueError("a codec that there is none of")
+    numbers = 3 if "codec" in about else 2
+    rows = table.reshape(-1, 1 + numbers * len(parts))
+    slots, told = rows[:, 0], rows[:, 1:].reshape(len(rows), len(parts), numbers)
     firsts = np.cumsum([0, *(len(layout.parts) for layout in layouts)]).tolist()
     columns = dict(zip(schema.names, zip(layouts, firsts, strict=False), strict=True))
     if (slots >> 31).any():
         raise ValueError("a unit of fewer than no rows, or of more than any batch has")
-    bounds = _bounds(places, parts, nbytes)
+    places = _places(told, parts, nbytes)
+    bounds = _bounds(places[:, :, 0], places[:, :, 2], nbytes)
     return Directory(schema, dict(about["metadata"]), slots, places, bounds, columns)
 
 
-def _bounds(places: Int64s, parts: list[Part], nbytes: int) -> Int64s:
-    """Return where the units end; ValueError unless all lie in the file, one after another."""
+def _places(told: Int64s, parts: list[Part], nbytes: int) -> Int64s:
+    """Return offset, number of values and bytes of each part; ValueError unless the file has room.
+
+    Values without a third number are not deflated.
+    """
     widths = np.array([part.nbytes for part in parts], np.int64)
-    offsets, counts = places[:, :, 0], places[:, :, 1]
-    if (counts < ABSENT).any() or (counts > nbytes // np.maximum(widths, 1))[:, widths > 0].any():
+    counts, plain = told[:, :, 1], told.shape[2] == 2
+    most = (nbytes if plain else nbytes * RATIO) // np.maximum(widths, 1)
+    if (counts < ABSENT).any() or (counts > most)[:, widths > 0].any():
         raise ValueError("a part larger than the file")
     sizes = np.maximum(counts, 0) * widths
+    if plain:
+        return np.dstack([told, sizes])
+    stored = told[:, :, 2]
+    if ((stored < 0) | (stored > sizes) | (sizes > stored * RATIO)).any():
+        raise ValueError("a part with more bytes than its values, or far fewer")
+    if (sizes > MOST_NBYTES)[stored < sizes].any():
+        raise ValueError("a deflated part larger than any")
+    return told
+
+
+def _bounds(offsets: Int64s, sizes: Int64s, nbytes: int) -> Int64s:
+    """Return where the units end; ValueError unless all lie in the file, one after another."""
     outside = (offsets < HEAD_NBYTES) | (offsets > nbytes - sizes) | (offsets % ALIGNMENT != 0)
     if (outside & (sizes > 0)).any():
         raise ValueError("a part outside the file")
@@ -170,9 +198,11 @@ def _bounds(places: Int64s, parts: list[Part], nbytes: int) -> Int64s:
     return bounds
 
 
-def _view(data: Array, part: Part, offset: int, count: int) -> Array:
-    flat = data[offset : offset + count * part.nbytes].view(part.dtype)
-    return flat.reshape(count, *part.shape)
+def _values(data: Array, part: Part, offset: int, count: int, nbytes: int) -> Array:
+    flat, size = data[offset : offset + nbytes], count * part.nbytes
+    if nbytes < size:
+        flat = inflate(flat, size, part.dtype.itemsize)
+    return flat.view(part.dtype).reshape(count, *part.shape)
 
 
 @contextmanager

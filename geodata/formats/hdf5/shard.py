@@ -19,8 +19,16 @@ lock, survives a fork, follows no link of a hostile file, and copies nothing but
 and offsets. A row is taken from views of its unit, so no more than the row's bytes and the unit's
 offsets and texts (which must be UTF-8) are touched.
 
-Nothing is compressed. Encoded media take as much as in Parquet; text, labels and keys, which
-Parquet compresses, take 2 to 5 times as much. A unit adds about 350 bytes for each of its parts.
+With `hdf5` nothing is compressed. Encoded media take as much as in Parquet; text, labels and keys,
+which Parquet compresses, take 2 to 5 times as much. A unit adds about 350 bytes for each part.
+
+With `hdf5+gzip` each part of each unit, encoded media and what would not shrink excepted, is one
+chunk under HDF5's own filters: a unit is still one run of bytes, and stock h5py needs no plugin. A
+chunk is inflated as a whole, here as there, and kept for the rows that follow if it fits the cache:
+with HDF5 before 2.0 open with `h5py.File(path, rdcc_nbytes=16 << 20)`. Text of 98 languages in
+files of 7 KB shrinks by 70 per cent in the order of its folders, and by 63 once it is shuffled; one
+core writes 20 MB and reads 300 MB of it in a second. Either format reads the files of both; a
+release that does not know version 2 refuses compressed ones.
 """
 
 from __future__ import annotations
@@ -35,6 +43,7 @@ import pyarrow as pa
 
 from geodata.errors import CorruptShard
 from geodata.formats.base import UnitRange
+from geodata.formats.hdf5.deflate import ENCODED
 from geodata.formats.hdf5.directory import Directory, load
 from geodata.formats.layout import Array, Layout
 from geodata.formats.mapping import map_file
@@ -46,15 +55,14 @@ if TYPE_CHECKING:
     from geodata.formats.hdf5.writer import Hdf5Writer
 
 
-ENCODED = ("image", "audio")
-
-
 class Hdf5Format:
     """The format `hdf5`."""
 
     name = "hdf5"
     suffix = ".h5"
     index_suffix: str | None = None
+    deflates = False
+    """Whether what is written is compressed; a file that is read says so itself."""
 
     def create(
         self,
@@ -69,7 +77,7 @@ class Hdf5Format:
         from geodata.formats.hdf5.writer import Hdf5Writer
 
         units = UnitCutter(schema, self.row_nbytes, unit_bytes, unit_slots)
-        return Hdf5Writer(path, schema, units, metadata)
+        return Hdf5Writer(path, schema, units, metadata, deflates=self.deflates)
 
     def open(self, path: Path, index: Path | None = None) -> Hdf5Reader:  # noqa: ARG002
         """Open a shard; its table is its index."""
@@ -91,6 +99,13 @@ class Hdf5Format:
         return total
 
 
+class Hdf5GzipFormat(Hdf5Format):
+    """The format `hdf5+gzip`: all but encoded media is deflated."""
+
+    name = "hdf5+gzip"
+    deflates = True
+
+
 class Hdf5Reader:
     """Reads one HDF5 shard from its mapping: columns not asked for are not touched."""
 
@@ -105,7 +120,7 @@ class Hdf5Reader:
         self.num_rows = int(self._starts[-1])
 
     def read_unit(self, unit: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-        """Return all rows of a unit, as views of the mapping."""
+        """Return all rows of a unit, as views of the mapping where it is not compressed."""
         schema = select(self.schema, columns)
         if not 0 <= unit < len(self.unit_slots):
             raise IndexError(f"no unit {unit} of {len(self.unit_slots)}")
@@ -139,8 +154,8 @@ class Hdf5Reader:
         self._data = None
 
     def _column(self, data: Array, unit: int, name: str) -> pa.Array:
-        layout, parts = self._directory.column(unit, name, data)
         try:
+            layout, parts = self._directory.column(unit, name, data)
             return layout.build(parts, self.unit_slots[unit])
         except ValueError as error:
             text = f"its parts do not fit one another ({error})"
