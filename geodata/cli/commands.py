@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from geodata.cli.output import Bar, count, emit, short, size, table
 
 if TYPE_CHECKING:
     from geodata.jobs.inspect import InspectReport
-    from geodata.jobs.shard import ShardReport
+    from geodata.jobs.shardreport import ShardReport
 
 
 @click.command()
@@ -45,6 +46,29 @@ def init(source: Path, out: Path, kind: str | None, as_json: bool) -> None:
 @click.option("--format", type=FORMATS, help="Default: the source's.")
 @click.option("--shard-size", default="256MiB", show_default=True, metavar="SIZE")
 @click.option("--seed", default=0, show_default=True, help="Of the shuffle at write time.")
+@click.option(
+    "--exif",
+    type=click.Choice(["auto", "keep", "strip"]),
+    default="auto",
+    show_default=True,
+    help="What cameras add to images; auto strips those of personal data.",
+)
+@click.option(
+    "--pack", type=int, metavar="LENGTH", help="Pack tokens into sequences of one length."
+)
+@click.option(
+    "--tokens", default="tokens", show_default=True, metavar="COLUMN", help="Lists to pack."
+)
+@click.option(
+    "--count-tokens",
+    is_flag=False,
+    flag_value="",
+    metavar="[COLUMN]",
+    help="Keep each record's number of tokens, for packing while loading.",
+)
+@click.option(
+    "--tokenizer", metavar="FILE", help="Counts the tokens of a text: a file, or `bytes`."
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be written.")
 @config_option
 @workers_option
@@ -54,26 +78,16 @@ def shard(
     dest: str | None,
     format: str | None,
     shard_size: str,
-    seed: int,
-    dry_run: bool,
     config_path: Path | None,
-    workers: int | None,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Partition the staging dataset SOURCE by region and tag into DEST (default: dataset.root)."""
     from geodata.jobs.shard import shard as run
 
-    config = load(config_path)
+    config, nbytes = load(config_path), parse_bytes(shard_size)
     report = run(
-        source,
-        dest,
-        config=config,
-        format=format,
-        shard_size=parse_bytes(shard_size),
-        seed=seed,
-        workers=workers,
-        dry_run=dry_run,
-        progress=Bar(),
+        source, dest, config=config, format=format, shard_size=nbytes, progress=Bar(), **options
     )
     emit(report, as_json, _sharded(report))
 
@@ -91,10 +105,24 @@ def _sharded(report: ShardReport) -> str:
         for name, t in report.regions.items()
     ]
     text = table(["region", "records", "bytes", "shards", "personal", ""], rows)
+    text += "".join(f"\n{line}" for line in _finished(report))
     if report.dry_run:
         return f"{text}\nnothing was written (bytes are those before compression)"
     done = "is committed already" if report.unchanged else "committed"
     return f"{text}\n{report.dataset} {short(report.version or 'v0')} {done} → {report.dest}"
+
+
+def _finished(report: ShardReport) -> Iterator[str]:
+    """Yield what was done to the records beside partitioning them."""
+    if report.stripped:
+        yield f"{count(report.stripped, 'image')} freed of what cameras add (--exif keep keeps it)"
+    if report.packed:
+        documents, sequences, tokens = (
+            count(report.packed[f"{name}s"], name) for name in ("document", "sequence", "token")
+        )
+        yield f"{documents} packed into {sequences} of {report.packed['length']:,}: {tokens}"
+    if report.counted:
+        yield f"{count(report.counted['tokens'], 'token')} counted in {report.counted['column']}"
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""From raw corpora to staging datasets: `convert`."""
+"""From raw corpora to datasets: `convert`, `append`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,28 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from geodata.cli.options import FORMATS, KINDS, Function, json_option, parse_bytes, workers_option
-from geodata.cli.output import Bar, count, emit, short, size
+from geodata.cli.options import (
+    FORMATS,
+    KINDS,
+    Function,
+    config_option,
+    json_option,
+    load_if_any,
+    parse_bytes,
+    workers_option,
+)
+from geodata.cli.output import Bar, count, emit, here, short, size
 from geodata.errors import ConfigError
 
 if TYPE_CHECKING:
+    from geodata.jobs.append import AppendReport
     from geodata.jobs.convert import ConvertReport
     from geodata.prepare import Preparing
     from geodata.sources import Reading
+
+
+SHOWN = 12
+"""Columns that are named in a summary."""
 
 
 def _several(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
@@ -41,6 +55,8 @@ _SOURCE = _several(
         metavar="NAME",
         help="Of text that is not UTF-8; `detect` recognises it and says how surely.",
     ),
+    click.option("--delimiter", metavar="CHARACTER", help="Of a CSV; default: recognised."),
+    click.option("--no-quotes", is_flag=True, help="A quote in a CSV is a character like others."),
     click.option("--no-header", is_flag=True, help="The first row of a CSV is a record."),
     click.option("--columns", metavar="A,B,…", help="Names of a CSV's columns, with --no-header."),
     click.option("--table", metavar="NAME", help="File of the source whose rows name media files."),
@@ -76,6 +92,29 @@ _PREPARING = _several(
     ),
 )
 
+_RUNNING = _several(
+    click.option(
+        "--on-error",
+        type=click.Choice(["fail", "skip", "quarantine"]),
+        default="fail",
+        show_default=True,
+        help="What becomes of a bad record.",
+    ),
+    click.option(
+        "--max-errors", type=click.IntRange(0), metavar="N", help="End after more than N."
+    ),
+    click.option("--dedupe", is_flag=True, help="Leave out records equal to one before."),
+    click.option(
+        "--restart",
+        is_flag=True,
+        help="Accept a source that changed since; if it did not, start over.",
+    ),
+    click.option("--executor", type=click.Choice(["local", "ray"]), default="local"),
+    click.option(
+        "--ray-address", metavar="ADDRESS", help="Of a Ray cluster; default: one of its own."
+    ),
+)
+
 
 def reading_of(options: dict[str, Any]) -> Reading:
     """Take the options of a source out of a command's, and return them."""
@@ -85,11 +124,17 @@ def reading_of(options: dict[str, Any]) -> Reading:
     return Reading(
         encoding=options.pop("encoding"),
         header=not options.pop("no_header"),
+        delimiter=_unescaped(options.pop("delimiter")),
+        quotes=not options.pop("no_quotes"),
         columns=tuple(columns.split(",")) if columns else (),
         table=options.pop("table"),
         file_column=options.pop("file_column"),
         parts=options.pop("parts"),
     )
+
+
+def _unescaped(delimiter: str | None) -> str | None:
+    return "\t" if delimiter == "\\t" else delimiter
 
 
 def preparing_of(options: dict[str, Any]) -> Preparing:
@@ -129,19 +174,9 @@ def _types(path: Path) -> tuple[tuple[str, str], ...]:
 @click.option("--format", type=FORMATS, default="parquet", show_default=True)
 @_SOURCE
 @_PREPARING
-@click.option(
-    "--on-error",
-    type=click.Choice(["fail", "skip", "quarantine"]),
-    default="fail",
-    show_default=True,
-    help="What becomes of a bad record.",
-)
-@click.option("--max-errors", type=click.IntRange(0), metavar="N", help="End after more than N.")
+@_RUNNING
 @click.option("--shard-size", default="64MiB", show_default=True, metavar="SIZE")
-@click.option("--restart", is_flag=True, help="Forget an unfinished conversion and start over.")
-@click.option("--replace", is_flag=True, help="Let this source follow another one at DEST.")
-@click.option("--executor", type=click.Choice(["local", "ray"]), default="local")
-@click.option("--ray-address", metavar="ADDRESS", help="Of a Ray cluster; default: one of its own.")
+@click.option("--replace", is_flag=True, help="Let this source follow what is at DEST.")
 @workers_option
 @json_option
 def convert(source: str, dest: Path, shard_size: str, as_json: bool, **options: Any) -> None:
@@ -164,26 +199,109 @@ def convert(source: str, dest: Path, shard_size: str, as_json: bool, **options: 
     emit(report, as_json, _converted(report))
 
 
-def _converted(report: ConvertReport) -> str:
-    fields = ", ".join(f["name"] for f in report.schema if not f["name"].startswith("__"))
-    rate = f"{report.records_in / report.seconds:,.0f}/s" if report.seconds else ""
-    rejected = f" + {report.rejected:,} rejected" if report.rejected else ""
-    lines = [
-        f"{Path(report.source).name} · {report.kind} · {report.records_in:,} records · {fields}",
-        f"{rate} · {size(report.bytes_in)} → {size(report.bytes_out)} · "
-        f"{count(report.shards, 'shard')}",
-        f"{report.records_in:,} in = {report.records_out:,} out{rejected} → {report.dest} "
-        f"{short(report.version)} (staging: unclassified, cannot be pushed)",
-    ]
+@click.command()
+@click.argument("source")
+@click.argument("dataset")
+@_SOURCE
+@_PREPARING
+@_RUNNING
+@click.option("--shard-size", metavar="SIZE", help="Default: that of convert, or of shard.")
+@click.option(
+    "--staging",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where a raw corpus is converted on its way into a classified dataset.",
+)
+@config_option
+@workers_option
+@json_option
+def append(
+    source: str,
+    dataset: str,
+    shard_size: str | None,
+    config_path: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Add the records of SOURCE to DATASET, as a new version of it.
+
+    Of a source that it has already, only files that were added since are taken. SOURCE is what
+    convert takes; for a classified DATASET also a staging dataset.
+    """
+    from geodata.jobs.append import append as run
+
+    report = run(
+        source,
+        dataset,
+        config=load_if_any(config_path),
+        reading=reading_of(options),
+        preparing=preparing_of(options),
+        shard_size=parse_bytes(shard_size) if shard_size else None,
+        progress=Bar(),
+        **options,
+    )
+    emit(report, as_json, _appended(report))
+
+
+def _appended(report: AppendReport) -> str:
+    name, version = Path(report.source).name, short(report.version)
     if report.unchanged:
-        lines[1] = f"nothing to do: {short(report.version)} holds this source as it is"
-    lines += [f"  rejected {n:,}: {reason}" for reason, n in report.reasons.items()]
+        return f"nothing to do: {version} of {report.dest} holds {name} as it is"
+    lines = [
+        f"{name} · {report.kind} · {report.records_in:,} records · {size(report.bytes_in)} → "
+        f"{size(report.bytes_out)} · {count(report.shards, 'shard')}",
+        f"{_balance(report)} → {here(report.dest)} {version}, "
+        f"{count(report.records, 'record')} in all",
+        *(f"  {region}: {count(n, 'record')}" for region, n in report.regions.items()),
+        *_faults(report),
+    ]
+    if report.unchecked:
+        lines.append(f"  keys of {count(report.unchecked, 'record')} may not be compared here")
+    return "\n".join(lines)
+
+
+def _balance(report: ConvertReport | AppendReport) -> str:
+    """Return what became of all records."""
+    rejected = f" + {report.rejected:,} rejected" if report.rejected else ""
+    repeated = f" + {count(report.duplicates, 'duplicate')}" if report.duplicates else ""
+    return f"{report.records_in:,} in = {report.records_out:,} out{rejected}{repeated}"
+
+
+def _faults(report: ConvertReport | AppendReport) -> list[str]:
+    """Return what was rejected, by reason, and which files were left alone."""
+    lines = [f"  rejected {n:,}: {reason}" for reason, n in report.reasons.items()]
     if report.quarantine:
         lines.append(f"  set aside in {report.quarantine}")
     if report.ignored:
         kinds = ", ".join(f"{n:,} {suffix}" for suffix, n in report.ignored.items())
         lines.append(f"  ignored files: {kinds}")
+    return [*lines, *_encodings(report.encodings)]
+
+
+def _encodings(found: dict[str, Any]) -> list[str]:
+    """Return the encodings recognised, and in which files, the least sure first."""
+    counts = found.get("counts", {}).items()
+    lines = [f"  encoding {name}: {count(n, 'file')}" for name, n in counts]
+    files = found.get("files", {}).items()
+    lines += [f"    {file}: {name}, confidence {sure:.2f}" for file, (name, sure) in files]
+    return lines
+
+
+def _converted(report: ConvertReport) -> str:
+    names = [f["name"] for f in report.schema if not f["name"].startswith("__")]
+    fields = ", ".join(names[:SHOWN]) + (f", … ({len(names)} columns)" if names[SHOWN:] else "")
+    rate = f"{report.records_in / report.seconds:,.0f}/s" if report.seconds else ""
+    lines = [
+        f"{Path(report.source).name} · {report.kind} · {report.records_in:,} records · {fields}",
+        f"{rate} · {size(report.bytes_in)} → {size(report.bytes_out)} · "
+        f"{count(report.shards, 'shard')}",
+        f"{_balance(report)} → {here(report.dest)} "
+        f"{short(report.version)} (staging: unclassified, cannot be pushed)",
+        *_faults(report),
+    ]
+    if report.unchanged:
+        lines[1] = f"nothing to do: {short(report.version)} holds this source as it is"
     return "\n".join(lines)
 
 
-ALL = [convert]
+ALL = [convert, append]

@@ -8,7 +8,7 @@ from importlib.resources import files
 import click
 
 GUIDES = files("geodata") / "guides"
-TOPICS = ("start", "formats", "regions", "loading", "training")
+TOPICS = ("start", "convert", "editing", "formats", "regions", "loading", "training")
 
 
 @click.command()

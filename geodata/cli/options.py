@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-FORMATS = click.Choice(["parquet", "webdataset", "hdf5", "tfrecord"])
+FORMATS = click.Choice(["parquet", "webdataset", "hdf5", "hdf5+gzip", "tfrecord"])
 KINDS = click.Choice(
     [
         "jsonl",
@@ -88,7 +89,9 @@ def parse_bytes(text: str) -> int:
 
 
 def fail(error: GeodataError, as_json: bool) -> int:
-    """Show an error in one line and return its exit code."""
+    """Show an error in one line and return its exit code; with -v, also where it came from."""
+    if error.__cause__ is not None:
+        logging.getLogger("geodata").info("caused by", exc_info=error.__cause__)
     if as_json:
         click.echo(json.dumps(error.to_json(), ensure_ascii=False))
     click.echo(f"error: {error}", err=True)

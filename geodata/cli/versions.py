@@ -139,6 +139,11 @@ def repair(
         f"beyond repair: {entry['file']} {entry['problem']} ({count(entry['records'], 'record')})"
         for entry in report.lost
     ]
+    if report.uncounted:
+        lines.append(
+            f"{count(len(report.uncounted), 'sidecar')} without the token counts that took a "
+            "tokenizer's file: shard anew with --count-tokens --tokenizer FILE"
+        )
     if report.dropped:
         lost = count(report.dropped, "record")
         lines.append(f"{report.dataset} {short(report.version)} committed without {lost}")

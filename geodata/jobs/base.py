@@ -1,7 +1,8 @@
 """What jobs share: a folder that lets a killed job go on, progress, and the registry of jobs.
 
 A job has a plan, made once and stored, and numbered tasks whose results are stored as they finish.
-The plan fixes every boundary, so the outcome does not depend on workers, kills or reruns.
+The plan fixes every boundary, so the outcome does not depend on workers, kills or reruns. A result
+is bound to what decides it, so that it outlives a plan that leaves its task as it was.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from geodata.executors import Executor
 JOBS_DIR = ".jobs"
 SCHEMA_VERSION = 1
 """Of the `--json` output of every command."""
+
+NAME_CHARS = 24
+"""Of a digest, in names of files of a job."""
 
 Task = TypeVar("Task")
 Shared = TypeVar("Shared")
@@ -59,6 +63,10 @@ def digest_of(value: Any) -> str:
     """Return the SHA-256 of a value's canonical JSON."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _always(_result: dict[str, Any]) -> bool:
+    return True
 
 
 class JobFolder:
@@ -112,12 +120,18 @@ class JobFolder:
         """Store a JSON object."""
         write_bytes(self.path / f"{name}.json", json.dumps(value).encode())
 
+    def forget(self, name: str) -> None:
+        """Remove a stored JSON object, if there is one."""
+        point(f"forget {name}")
+        (self.path / f"{name}.json").unlink(missing_ok=True)
+
     def clear(self) -> None:
-        """Remove plan and results, keeping the hold: the job starts afresh."""
+        """Remove plan, results and all else, keeping the hold: the job starts afresh."""
         for path in sorted(self.path.glob("*.json")):
-            point(f"forget {path.name}")
-            path.unlink()
-        self.clear_work()
+            self.forget(path.stem)
+        for path in self.path.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
 
     def clear_work(self) -> None:
         """Remove unfinished shards of earlier runs, whose workers may still be ending."""
@@ -136,18 +150,22 @@ class JobFolder:
     def run(
         self,
         stage: str,
-        plan: str,
+        basis: str | Sequence[str],
         executor: Executor,
         function: Callable[[Shared, Task], dict[str, Any]],
         tasks: Sequence[Task],
         shared: Shared,
         done: Callable[[dict[str, Any]], None],
+        usable: Callable[[dict[str, Any]], bool] = _always,
     ) -> list[dict[str, Any]]:
         """Run the tasks whose results are not stored yet; return all results, in order.
 
-        Results are bound to the digest of their `plan`: those of another one do not count.
+        `basis` is the digest of what decides the results, or one for each task. A stored result
+        counts where its basis is the same and `usable` agrees.
         """
-        results = [self._result(stage, number, plan) for number in range(len(tasks))]
+        names = _names(stage, basis, len(tasks))
+        results = [self.load(name) for name in names]
+        results = [found if found is not None and usable(found) else None for found in results]
         missing = [number for number, result in enumerate(results) if result is None]
         for result in results:
             if result is not None:
@@ -155,11 +173,14 @@ class JobFolder:
         wanted = [tasks[number] for number in missing]
         with contextlib.closing(executor.run(function, wanted, shared)) as finished:
             for index, result in finished:
-                self.save(f"{stage}-{missing[index]:06}", {**result, "plan": plan})
+                self.save(names[missing[index]], result)
                 results[missing[index]] = result
                 done(result)
         return [result for result in results if result is not None]
 
-    def _result(self, stage: str, number: int, plan: str) -> dict[str, Any] | None:
-        found = self.load(f"{stage}-{number:06}")
-        return found if found is not None and found["plan"] == plan else None
+
+def _names(stage: str, basis: str | Sequence[str], count: int) -> list[str]:
+    """Return the names that the results of a stage are stored under."""
+    if isinstance(basis, str):
+        basis = [digest_of([basis, number]) for number in range(count)]
+    return [f"{stage}-{digest[:NAME_CHARS]}" for digest in basis]

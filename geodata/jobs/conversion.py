@@ -1,63 +1,40 @@
-"""Plans and writes a conversion: what `convert` and `append` have in common.
+"""Runs a conversion: what `convert` and `append` have in common.
 
 The plan lists the source, finds the schema, and cuts the corpus into tasks, each of which owns
-whole shards. A record is written, or rejected with its reason: nothing is lost silently.
+whole shards. A record is written, left out as a repeat, or rejected with its reason: nothing is
+lost silently.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import hashlib
+import os
+import shutil
 from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from geodata import schema as schemas
+from geodata.durable import replacing
 from geodata.errors import ConfigError, GeodataError, SchemaError, TooManyBadRecords
 from geodata.executors import Executor
-from geodata.executors.local import LocalExecutor
-from geodata.jobs.base import JobFolder, Progress, digest_of
+from geodata.jobs.base import NAME_CHARS, JobFolder, Progress, digest_of
+from geodata.jobs.comparing import print_shards, prints_folder, repeats_among
+from geodata.jobs.planning import Options, Planner
+from geodata.jobs.target import Target
 from geodata.manifest import Shard
-from geodata.partition.staging import OnError, Staging, StagingTask, write_staging
-from geodata.prepare import AS_IS, Preparing, prepared_schema, steps_of
-from geodata.sources.base import Piece, Scan, Source, first_rows
-
-PIECE_BYTES = 8 << 20
-ALGORITHM = "convert-1"
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What decides the result of a conversion beside its source."""
-
-    format: str
-    on_error: OnError
-    shard_size: int
-    preparing: Preparing = AS_IS
-    provenance: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the options as plain JSON; those not used are left out."""
-        given: dict[str, Any] = {
-            "format": self.format,
-            "on_error": self.on_error,
-            "shard_size": self.shard_size,
-            "algorithm": ALGORITHM,
-        }
-        if self.preparing != AS_IS:
-            given["preparing"] = self.preparing.to_json()
-            given["steps"] = [step.identity() for step in steps_of(self.preparing)]
-        if self.provenance is not None:
-            given["provenance"] = self.provenance
-        return given
+from geodata.partition.dedupe import Repeats, Stored
+from geodata.partition.rejects import Reasons, check_bound, reasons_of
+from geodata.partition.staging import Staging, StagingTask, print_staging, write_staging
+from geodata.partition.unchanged import check_unchanged, reads_own_files
+from geodata.schema import data_fields
+from geodata.sources.base import Source
 
 
 @dataclass(slots=True)
 class Written:
-    """What a conversion wrote: records_in = records_out + rejected."""
+    """What a conversion wrote: records_in = records_out + rejected + duplicates."""
 
     schema: dict[str, Any]
     labels: dict[str, list[str]]
@@ -65,16 +42,20 @@ class Written:
     records_in: int
     records_out: int
     rejected: int
+    duplicates: int
     reasons: dict[str, int]
     bytes_in: int
     quarantine: str | None
+    own_keys: bool
+    encodings: dict[str, Any]
 
 
 @dataclass(slots=True)
 class Conversion:
     """A conversion of `source` whose shards are written into the staging store at `root`.
 
-    `identity` is plain JSON: all that names the source and decides the result.
+    `identity` is plain JSON that names the source and how it is read. With a `target` the records
+    are to fit the dataset there, of whose shards `held` are compared with when repeats go.
     """
 
     source: Source
@@ -83,101 +64,68 @@ class Conversion:
     folder: JobFolder
     root: Path
     progress: Progress
+    target: Target | None = None
+    held: tuple[Stored, Sequence[Shard]] | None = None
+    files: list[dict[str, Any]] = field(init=False)
     digest: str = field(init=False)
     """Of all that decides the result."""
 
-    @property
-    def listing(self) -> list[dict[str, Any]]:
-        """Return the source's files as plain JSON."""
-        return [
+    def __post_init__(self) -> None:
+        self.files = [
             {"name": file.name, "nbytes": file.nbytes, "mtime_ns": file.mtime_ns}
             for file in self.source.files
         ]
-
-    def __post_init__(self) -> None:
-        self.digest = digest_of({**self.identity, "files": self.listing})
+        given = {**self.identity, **self.options.to_json()}
+        self.digest = digest_of({**given, "files": self.files})
 
     def run(self, executor: Executor, max_errors: int | None, restart: bool) -> Written:
         """Plan or load the plan, and write what is missing."""
-        digest = self.digest
-        failed = self.folder.load("failed")
-        if restart or (failed is not None and failed["digest"] != digest):
-            self.folder.clear()  # the source was mended since bad records ended the last run
-        plan = self.folder.load("plan")
-        if plan is None:
-            plan = self._plan(executor, digest)
-            self.folder.save("plan", plan)
-        elif plan["digest"] != digest:
-            raise ConfigError(
-                f"the source changed since this conversion was planned: {self._changed(plan)}",
-                hint="Run it again with --restart to start over",
-            )
-        self.folder.clear_work()
         try:
+            plan = self._planned(executor, restart)
+            self.folder.clear_work()
             results = self._write(executor, plan, max_errors)
-        except TooManyBadRecords:
-            self.folder.save("failed", {"digest": digest})
+            if not reads_own_files(self.source):
+                check_unchanged(self.source, range(len(self.source.files)))
+            return self._written(plan, results)
+        except (TooManyBadRecords, SchemaError):
+            self.folder.save("failed", {"digest": self.digest})
             raise
-        return self._written(plan, results)
 
-    def _changed(self, plan: dict[str, Any]) -> str:
-        before = {file["name"]: file for file in plan["files"]}
-        after = {file["name"]: file for file in self.listing}
-        names = sorted(before.keys() | after.keys())
-        return next((n for n in names if before.get(n) != after.get(n)), "its options")
-
-    def _plan(self, executor: Executor, digest: str) -> dict[str, Any]:
-        pieces = self.source.pieces(PIECE_BYTES)
-        self.progress.start("scan", sum(piece.nbytes for piece in pieces), "B")
-        scans: dict[int, Scan] = {}
-        glances = getattr(self.source, "glances", False)
-        scanner = LocalExecutor(1) if glances else executor
-        with closing(scanner.run(_scan, pieces, self.source)) as finished:
-            for number, scan in finished:
-                scans[number] = scan
-                self.progress.advance(pieces[number].nbytes)
-        self.progress.finish()
-        ordered = [scans[number] for number in range(len(pieces))]
-        first_wins = self.options.on_error != "fail"
-        columns = self.source.merge(ordered, first_wins=first_wins)
-        names: dict[str, set[str]] = {}
-        for scan in ordered:
-            for column, seen in scan.labels.items():
-                names.setdefault(column, set()).update(seen)
-        read = schemas.dataset_schema(self._with_origin(columns))
-        steps = steps_of(self.options.preparing)
-        return {
-            "digest": digest,
-            "files": self.listing,
-            "pieces": [asdict(piece) for piece in pieces],
-            "first_rows": first_rows(ordered),
-            "rows": sum(scan.rows for scan in ordered),
-            "read": schemas.to_json(read),
-            "schema": schemas.to_json(prepared_schema(read, steps)),
-            "labels": {column: sorted(seen, key=str.encode) for column, seen in names.items()},
-        }
-
-    def _with_origin(self, columns: pa.Schema) -> pa.Schema:
-        name = self.options.provenance
-        if name is None:
-            return columns
-        if name in columns.names:
-            raise SchemaError(
-                "the source has a column of this name",
-                column=name,
-                hint="Choose another for the origin: --provenance NAME",
+    def _planned(self, executor: Executor, restart: bool) -> dict[str, Any]:
+        """Return the plan; made anew if the source was mended since the last run failed."""
+        plan = self.folder.load("plan")
+        changed = plan and self._changed(plan)
+        failed = self.folder.load("failed") is not None
+        if restart and not changed:
+            self.folder.clear()
+            plan = None
+        elif changed and not (restart or failed):
+            raise ConfigError(
+                f"the source changed since this conversion was planned: {changed}",
+                hint="Run it again with --restart to go on with it as it is now",
             )
-        return columns.append(schemas.origin_field(name))
+        basis = digest_of([self.digest, self.target and self.target.digest])
+        if plan is None or plan["digest"] != basis:
+            made = self._planner.plan(self.folder, executor, self.progress)
+            plan = {**made, "digest": basis}
+            self.folder.save("plan", plan)
+            self.folder.forget("failed")
+        return plan
 
-    def _tasks(self, plan: dict[str, Any]) -> list[StagingTask]:
-        pieces = [Piece(**piece) for piece in plan["pieces"]]
-        groups = _groups(pieces, self.options.shard_size)
-        return [
-            StagingTask(number, tuple((pieces[i], plan["first_rows"][i]) for i in group))
-            for number, group in enumerate(groups)
-        ]
+    def _changed(self, plan: dict[str, Any]) -> str | None:
+        """Return the first file that is not as it was planned."""
+        before = {file["name"]: file for file in plan["files"]}
+        after = {file["name"]: file for file in self.files}
+        names = sorted(before.keys() | after.keys())
+        return next((n for n in names if before.get(n) != after.get(n)), None)
 
-    def _shared(self, plan: dict[str, Any]) -> Staging:
+    @property
+    def _planner(self) -> Planner:
+        return Planner(
+            self.source, self.options, self.identity, self.files, self.digest, self.target
+        )
+
+    def _shared(self, plan: dict[str, Any], max_errors: int | None) -> Staging:
         return Staging(
             source=self.source,
             read=plan["read"],
@@ -187,85 +135,128 @@ class Conversion:
             form=self.options.format,
             shard_bytes=self.options.shard_size,
             on_error=self.options.on_error,
+            max_errors=max_errors,
             dest=str(self.root),
             work=str(self.folder.work),
-            quarantine=str(self._quarantine(plan)),
+            quarantine=str(self._own_quarantine),
+            prints=str(prints_folder(self.folder)),
+            columns=tuple(f.name for f in data_fields(schemas.from_json(plan["schema"]))),
         )
-
-    def _quarantine(self, plan: dict[str, Any]) -> Path:
-        digest: str = plan["digest"]
-        return self.root / "quarantine" / digest[:12]
 
     def _write(
         self, executor: Executor, plan: dict[str, Any], max_errors: int | None
     ) -> list[dict[str, Any]]:
-        reasons: Counter[str] = Counter()
+        shared, tasks = self._shared(plan, max_errors), self._planner.tasks(plan)
+        if self.options.dedupe:
+            shared, tasks = self._without_repeats(executor, plan, shared, tasks)
+        reasons = Reasons()
 
         def done(result: dict[str, Any]) -> None:
             reasons.update(result["reasons"])
-            self.progress.advance(result["records"] + result["rejected"])
-            check_bound(reasons.total(), reasons, max_errors)
+            self.progress.advance(result["records"] + result["rejected"] + result["duplicates"])
+            check_bound(reasons, max_errors)
 
         self.progress.start("convert", plan["rows"], "records")
-        results = self.folder.run(
-            "task",
-            plan["digest"],
-            executor,
-            write_staging,
-            self._tasks(plan),
-            self._shared(plan),
-            done,
-        )
+        names = [task.name for task in tasks]
+        try:
+            results = self.folder.run(
+                "task", names, executor, write_staging, tasks, shared, done, self._usable
+            )
+        except TooManyBadRecords:
+            self._set_aside(tasks)
+            raise
         self.progress.finish()
+        self._set_aside(tasks)
         return results
 
+    def _usable(self, result: dict[str, Any]) -> bool:
+        """Return whether a kept result holds for this run too, and its shards are still there."""
+        if result["rejected"] and result["on_error"] != self.options.on_error:
+            return False
+        refs = (ref for line in result["shards"] for ref in Shard.from_line(line).files.values())
+        return all((self.root / ref.path).is_file() for ref in refs)
+
+    def _without_repeats(
+        self, executor: Executor, plan: dict[str, Any], shared: Staging, tasks: list[StagingTask]
+    ) -> tuple[Staging, list[StagingTask]]:
+        """Find the records that repeat one before, here or in the dataset, and tell the tasks."""
+        held = []
+        if self.held is not None:
+            stored, shards = self.held
+            stored = replace(stored, columns=shared.columns)
+            held = print_shards(self.folder, executor, stored, shards, self.progress)
+        self.progress.start("compare", plan["rows"], "records")
+        own = self.folder.run(
+            "print",
+            [task.name for task in tasks],
+            executor,
+            print_staging,
+            tasks,
+            shared,
+            lambda result: self.progress.advance(result["records"] + result["rejected"]),
+            lambda result: not result["rejected"] or self.options.on_error != "fail",
+        )
+        files = repeats_among(self.folder, executor, [*held, *own], len(held))
+        self.progress.finish()
+        repeats = Repeats(prints_folder(self.folder), files)
+        marked = []
+        for item, task in enumerate(tasks, len(held)):
+            rows = repeats.rows(item)
+            left_out = hashlib.sha256(rows.tobytes()).hexdigest()
+            name = digest_of([task.name, left_out])[:NAME_CHARS] if len(rows) else task.name
+            marked.append(replace(task, item=item, name=name))
+        return replace(shared, repeats=files), marked
+
+    @property
+    def _own_quarantine(self) -> Path:
+        return self.folder.path / "quarantine"
+
+    @property
+    def _quarantine(self) -> Path:
+        return self.root / "quarantine" / self.digest[:12]
+
+    def _set_aside(self, tasks: Sequence[StagingTask]) -> None:
+        """Let the quarantine of each task be seen where it stays when the job's folder goes."""
+        if self.options.on_error == "quarantine":
+            for task in tasks:
+                own = self._own_quarantine / f"{task.name}.jsonl"
+                if own.is_file():
+                    _link(own, self._quarantine / f"task-{task.number:06}.jsonl")
+
     def _written(self, plan: dict[str, Any], results: Sequence[dict[str, Any]]) -> Written:
-        reasons: Counter[str] = Counter()
-        for result in results:
-            reasons.update(result["reasons"])
-        records = sum(result["records"] for result in results)
-        rejected = sum(result["rejected"] for result in results)
-        if records + rejected != plan["rows"]:
+        found = {
+            name: sum(result[name] for result in results)
+            for name in ("records", "rejected", "duplicates")
+        }
+        if sum(found.values()) != plan["rows"]:
             raise GeodataError(
-                f"{plan['rows']} records in, but {records} written and {rejected} rejected",
+                f"{plan['rows']} records in, but {found['records']} written, "
+                f"{found['rejected']} rejected and {found['duplicates']} left out as repeats",
                 hint="The source changed while it was read; run it again with --restart",
             )
-        kept = rejected and self.options.on_error == "quarantine"
+        kept = found["rejected"] and self.options.on_error == "quarantine"
         return Written(
             schema=plan["schema"],
             labels=plan["labels"],
             shards=[Shard.from_line(line) for result in results for line in result["shards"]],
             records_in=plan["rows"],
-            records_out=records,
-            rejected=rejected,
-            reasons=dict(reasons),
+            records_out=found["records"],
+            rejected=found["rejected"],
+            duplicates=found["duplicates"],
+            reasons=reasons_of(result["reasons"] for result in results).most_common(),
             bytes_in=sum(file["nbytes"] for file in plan["files"]),
-            quarantine=str(self._quarantine(plan)) if kept else None,
+            quarantine=str(self._quarantine) if kept else None,
+            own_keys=any(result["own_keys"] for result in results),
+            encodings=plan["encodings"],
         )
 
 
-def check_bound(rejected: int, reasons: dict[str, int], bound: int | None) -> None:
-    """Raise TooManyBadRecords if more than `bound` records were rejected."""
-    if bound is not None and rejected > bound:
-        reason, count = Counter(reasons).most_common(1)[0]
-        raise TooManyBadRecords(
-            f"more than {bound} records were rejected; most often: {reason} ({count})",
-            hint="Raise --max-errors or mend the source",
-        )
-
-
-def _scan(source: Source, piece: Piece) -> Scan:
-    return source.scan(piece)
-
-
-def _groups(pieces: Sequence[Piece], target: int) -> list[list[int]]:
-    """Return runs of consecutive pieces of about `target` bytes, each one task."""
-    groups: list[list[int]] = []
-    room = 0
-    for number, piece in enumerate(pieces):
-        if not groups or piece.nbytes > room:
-            groups.append([])
-            room = target
-        groups[-1].append(number)
-        room -= piece.nbytes
-    return groups
+def _link(path: Path, target: Path) -> None:
+    """Let a finished file be at `target` too, without a copy where the filesystem can."""
+    if target.exists() and target.samefile(path):
+        return
+    with replacing(target) as temporary:
+        try:
+            os.link(path, temporary)
+        except OSError:
+            shutil.copyfile(path, temporary)

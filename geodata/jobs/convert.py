@@ -12,25 +12,28 @@ from geodata.errors import ConfigError
 from geodata.executors import get_executor
 from geodata.formats import FORMATS
 from geodata.jobs.base import SCHEMA_VERSION, JobFolder, Progress, Silent, digest_of
-from geodata.jobs.conversion import Conversion, Options, Written, check_bound
+from geodata.jobs.conversion import Conversion, Written
+from geodata.jobs.origins import keep_files, sources_of
+from geodata.jobs.planning import Options
 from geodata.manifest import Index
-from geodata.partition.staging import OnError
+from geodata.partition.rejects import OnError, check_bound, reasons_of
 from geodata.prepare import AS_IS, Preparing
 from geodata.sources.base import AS_FOUND, Reading, Source, location, open_source
+from geodata.stores import open_store
 from geodata.tags import STAGING
 
 SHARD_BYTES = 64 << 20
 MAX_SHARD_BYTES = 1 << 30
 REPORTED = (
-    "source kind dest records_in records_out rejected shards bytes_in bytes_out reasons ignored "
-    "quarantine"
+    "source kind dest records_in records_out rejected duplicates shards bytes_in bytes_out reasons "
+    "ignored quarantine encodings"
 ).split()
-"""Parts of the report that the index keeps."""
+"""Parts of the report that the index keeps of each source."""
 
 
 @dataclass(slots=True)
 class ConvertReport:
-    """What a conversion did; records_in = records_out + rejected."""
+    """What a conversion did; records_in = records_out + rejected + duplicates."""
 
     source: str
     kind: str
@@ -44,9 +47,11 @@ class ConvertReport:
     bytes_out: int
     seconds: float
     schema: list[dict[str, Any]]
+    duplicates: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
     ignored: dict[str, int] = field(default_factory=dict)
     quarantine: str | None = None
+    encodings: dict[str, Any] = field(default_factory=dict)
     unchanged: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -66,6 +71,7 @@ def convert(
     provenance: str | None = None,
     on_error: OnError = "fail",
     max_errors: int | None = None,
+    dedupe: bool = False,
     shard_size: int = SHARD_BYTES,
     workers: int | None = None,
     executor: str = "local",
@@ -78,40 +84,53 @@ def convert(
 
     A rerun goes on where an earlier run stopped; if nothing changed it does nothing. With
     `on_error="fail"` the first bad record ends the job; else at most `max_errors` are set aside
-    (None: any number). `provenance` names a column that keeps where each record stood. A
-    destination that holds another source is refused unless `replace` makes this one its next
-    version. Raises SchemaError, TooManyBadRecords, ConfigError, StoreError.
+    (None: any number). `dedupe` leaves out records equal to one before. `provenance` names a column
+    that keeps where each record stood. A source that changed since a run was stopped is refused
+    unless bad records had ended that run, or `restart` accepts it. A destination that holds another
+    source, or more than this one, is refused unless `replace` makes this one its next version.
+    Raises SchemaError, TooManyBadRecords, ConfigError, StoreError.
     """
     began = time.monotonic()
+    check_sizes(format, shard_size)
+    root = destination(Path(source), Path(dest))
+    runner = get_executor(executor, workers, ray_address)
+    opened = open_source(source, kind=kind, source_id=source_id, reading=reading)
+    options = Options(format, on_error, shard_size, preparing, provenance, dedupe)
+    identity = identity_of(source, opened, reading)
+    catalog = Catalog(str(root), make_access(root / "audit", STAGING, "convert"))
+    folder = folder_of("convert", root, identity, options)
+    run = Conversion(opened, options, identity, folder, root, progress or Silent())
+    with folder.held():
+        versions = catalog.versions()
+        latest = _latest(catalog)
+        known = sources_of(catalog, latest) if latest is not None else []
+        mine = next((entry for entry in known if entry["digest"] == run.digest), None)
+        if latest is not None and mine is not None and not restart:
+            folder.remove()
+            check_bound(reasons_of([mine["reasons"]]), max_errors)
+            return _report(mine, latest, began, unchanged=True)
+        if latest is not None and not replace:
+            _check_replaceable(latest, known, identity["source"], root)
+        written = run.run(runner, max_errors, restart)
+        entry = entry_of(run, written)
+        files = keep_files(open_store(root, region=STAGING, access=catalog.access), run.files)
+        draft = _draft(run, written, {**entry, "files": files})
+        index = catalog.commit(draft, {STAGING: written.shards}, known=versions)
+        folder.remove()
+        return _report(entry, index, began)
+
+
+def check_sizes(format: str, shard_size: int) -> None:
+    """Raise ConfigError for a format that there is not, or shards of a size that cannot be."""
     if format not in FORMATS:
         raise ConfigError(f"no format '{format}'", hint=f"Known: {', '.join(FORMATS)}")
     if not 0 < shard_size <= MAX_SHARD_BYTES:
         raise ConfigError(f"shards of {shard_size} bytes", hint="--shard-size is at most 1GiB")
-    root = _destination(Path(source), Path(dest))
-    runner = get_executor(executor, workers, ray_address)
-    opened = open_source(source, kind=kind, source_id=source_id, reading=reading)
-    options = Options(format, on_error, shard_size, preparing, provenance)
-    identity = {**identity_of(source, opened, reading), **options.to_json()}
-    catalog = Catalog(str(root), make_access(root / "audit", STAGING, "convert"))
-    folder = JobFolder(root, f"convert-{digest_of(identity)[:12]}")
-    run = Conversion(opened, options, identity, folder, root, progress or Silent())
-    digest = run.digest
-    with folder.held():
-        latest = _latest(catalog)
-        if latest is not None and latest.plan_digest == digest and not restart:
-            folder.remove()
-            check_bound(latest.report["rejected"], latest.report["reasons"], max_errors)
-            return _report(latest, began, unchanged=True)
-        if latest is not None and latest.report["source"] != identity["source"] and not replace:
-            raise ConfigError(
-                f"{latest.version} there was made of {latest.report['source']}",
-                file=str(root),
-                hint="Choose another destination, or --replace it by a new version",
-            )
-        written = run.run(runner, max_errors, restart)
-        index = catalog.commit(_draft(run, written, digest), {STAGING: written.shards})
-        folder.remove()
-        return _report(index, began)
+
+
+def folder_of(what: str, root: Path, identity: dict[str, Any], options: Options) -> JobFolder:
+    """Return the folder of a job; runs that differ in what becomes of bad records share it."""
+    return JobFolder(root, f"{what}-{digest_of({**identity, **options.of_a_task()})[:12]}")
 
 
 def identity_of(source: str | Path, opened: Source, reading: Reading) -> dict[str, Any]:
@@ -125,7 +144,7 @@ def identity_of(source: str | Path, opened: Source, reading: Reading) -> dict[st
     }
 
 
-def _destination(source: Path, dest: Path) -> Path:
+def destination(source: Path, dest: Path) -> Path:
     """Return the root of the dataset to be, which may not become part of its own source."""
     root = dest.absolute()
     try:
@@ -149,8 +168,51 @@ def _latest(catalog: Catalog) -> Index | None:
     return index
 
 
-def _report(index: Index, began: float, unchanged: bool = False) -> ConvertReport:
-    known = {name: index.report[name] for name in REPORTED}
+def _check_replaceable(latest: Index, known: list[dict[str, Any]], source: str, root: Path) -> None:
+    """Refuse to follow a version that holds something else, or more than was converted."""
+    operation = latest.report.get("operation")
+    if operation != "convert":
+        raise ConfigError(
+            f"{latest.version} there was made by {operation}, which a new version would undo",
+            file=str(root),
+            hint="Add to it with geodata append, or --replace it by a version of this source alone",
+        )
+    if known[0]["source"] != source:
+        raise ConfigError(
+            f"{latest.version} there was made of {known[0]['source']}",
+            file=str(root),
+            hint="Choose another destination, add to it with geodata append, or --replace it by a "
+            "new version",
+        )
+
+
+def entry_of(run: Conversion, written: Written) -> dict[str, Any]:
+    """Return what the index tells of a source."""
+    return {
+        "source": run.identity["source"],
+        "source_id": run.source.source_id,
+        "kind": run.source.kind,
+        "dest": str(run.root),
+        "digest": run.digest,
+        "records_in": written.records_in,
+        "records_out": written.records_out,
+        "rejected": written.rejected,
+        "duplicates": written.duplicates,
+        "shards": len(written.shards),
+        "bytes_in": written.bytes_in,
+        "bytes_out": sum(shard.nbytes for shard in written.shards),
+        "reasons": written.reasons,
+        "ignored": run.source.ignored,
+        "quarantine": written.quarantine,
+        "own_keys": written.own_keys,
+        "encodings": written.encodings,
+    }
+
+
+def _report(
+    entry: dict[str, Any], index: Index, began: float, unchanged: bool = False
+) -> ConvertReport:
+    known = {name: entry[name] for name in REPORTED if name in entry}
     return ConvertReport(
         **known,
         version=index.version,
@@ -160,30 +222,16 @@ def _report(index: Index, began: float, unchanged: bool = False) -> ConvertRepor
     )
 
 
-def _draft(run: Conversion, written: Written, digest: str) -> Index:
-    report = {
-        "operation": "convert",
-        "source": run.identity["source"],
-        "kind": run.source.kind,
-        "dest": str(run.root),
-        "records_in": written.records_in,
-        "records_out": written.records_out,
-        "rejected": written.rejected,
-        "shards": len(written.shards),
-        "bytes_in": written.bytes_in,
-        "bytes_out": sum(shard.nbytes for shard in written.shards),
-        "reasons": written.reasons,
-        "ignored": run.source.ignored,
-        "quarantine": written.quarantine,
-    }
+def _draft(run: Conversion, written: Written, entry: dict[str, Any]) -> Index:
+    known = {name: entry[name] for name in REPORTED}
     return Index(
         dataset=run.root.name,
         version="",
         **stamp(),
-        plan_digest=digest,
+        plan_digest=run.digest,
         format=run.options.format,
         schema_=written.schema,
         labels=written.labels,
         regions={},
-        report=report,
+        report={"operation": "convert", **known, "sources": [entry]},
     )

@@ -1,23 +1,12 @@
-"""Staging dataset → shards by region and tag: survey, spill, write, commit.
-
-The survey counts bytes by tag and by hash of the key. From it the plan cuts each tag's records,
-in the order of their hashes (the shuffle at write time), into shards of even size. Spilling sorts
-each staging shard by destination; writing gathers one destination from all spills. A destination
-is one task, so neither workers nor kills change any boundary.
-"""
+"""Staging dataset → shards by region and tag: survey, spill, write, commit."""
 
 from __future__ import annotations
 
-import datetime as dt
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import pyarrow as pa
 
 from geodata import schema as schemas
 from geodata.catalog import Catalog, locate, make_access, region_roots, stamp
@@ -25,64 +14,19 @@ from geodata.config import GeodataConfig
 from geodata.errors import ConfigError
 from geodata.executors import Executor, get_executor
 from geodata.formats import FORMATS
-from geodata.jobs.base import SCHEMA_VERSION, JobFolder, Progress, Silent, digest_of
-from geodata.manifest import Index, Shard
-from geodata.partition.routing import (
-    Output,
-    Routing,
-    Rules,
-    SpillTask,
-    WriteTask,
-    cut_bins,
-    destinations_of,
-    sources_by_destination,
-    spill_shard,
-    survey_shard,
-    write_shard,
-)
-from geodata.tagging import load_subject_key, pseudonym
+from geodata.jobs.base import JobFolder, Progress, Silent, digest_of
+from geodata.jobs.origins import known_shards, sources_of
+from geodata.jobs.sharding import Sharded, Sharding, rules_of, source_entry, told
+from geodata.jobs.shardreport import RegionTotals, ShardReport
+from geodata.manifest import Index, Version
+from geodata.partition.finishing import Exif, Finishing
+from geodata.prepare.packing import Packing
+from geodata.prepare.tokens import TOKENS, Counting
 from geodata.tags import STAGING, Tag
 
 SHARD_BYTES = 256 << 20
 MAX_SHARD_BYTES = 1 << 30
-MAX_CLASSES = 1000
-OPEN_CLASSES = 64
 ALGORITHM = "shard-1"
-
-
-@dataclass(slots=True)
-class RegionTotals:
-    """What a region got; `personal` of its `records` count as personal."""
-
-    records: int = 0
-    bytes: int = 0
-    shards: int = 0
-    personal: int = 0
-    unknown: int = 0
-
-
-@dataclass(slots=True)
-class ShardReport:
-    """What sharding did; records_in = records_out. In a dry run, bytes are those of Arrow."""
-
-    dataset: str
-    dest: str
-    version: str | None
-    records_in: int
-    records_out: int
-    rejected: int
-    shards: int
-    bytes_in: int
-    bytes_out: int
-    unknown_region: int
-    regions: dict[str, RegionTotals]
-    seconds: float = 0.0
-    dry_run: bool = False
-    unchanged: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as plain JSON."""
-        return {"schema_version": SCHEMA_VERSION, **asdict(self)}
 
 
 def shard(
@@ -93,20 +37,37 @@ def shard(
     format: str | None = None,
     shard_size: int = SHARD_BYTES,
     seed: int = 0,
+    exif: Exif = "auto",
+    pack: int | None = None,
+    tokens: str = TOKENS,
+    count_tokens: str | None = None,
+    tokenizer: str | None = None,
     workers: int | None = None,
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> ShardReport:
     """Partition the staging dataset `source` by region and tag.
 
-    With `dest` all goes there, else to `dataset.root` and to the roots of the regions.
-
-    `format` defaults to the source's. Raises ConfigError, PolicyDenied, CommitConflict, StoreError.
+    With `dest` all goes there, else to `dataset.root` and to the roots of the regions. `format`
+    defaults to the source's. Images of personal data lose what cameras add unless `exif` is "keep";
+    all do with "strip". `pack` makes sequences of so many tokens of the lists in column `tokens`;
+    `count_tokens` names a column whose tokens are counted into the sidecars ("": the only one), a
+    text if there is a `tokenizer` (a file, or "bytes"). Raises ConfigError, PolicyDenied,
+    CommitConflict, StoreError.
     """
     began = time.monotonic()
     if not 0 < shard_size <= MAX_SHARD_BYTES:
         raise ConfigError(f"shards of {shard_size} bytes", hint="--shard-size is at most 1GiB")
-    run = _prepare(source, dest, config, format, shard_size, seed, dry_run, progress or Silent())
+    if tokenizer is not None and count_tokens is None:
+        raise ConfigError("a tokenizer only counts here", hint="Add --count-tokens [COLUMN]")
+    finishing = Finishing(
+        exif,
+        None if pack is None else Packing(pack, tokens),
+        None if count_tokens is None else Counting(count_tokens, tokenizer),
+    )
+    run = _prepare(
+        source, dest, config, format, shard_size, seed, finishing, dry_run, progress or Silent()
+    )
     executor = get_executor("local", workers)
     if dry_run:
         report = run.preview(run.survey(executor))
@@ -124,6 +85,7 @@ def _prepare(
     format: str | None,
     shard_size: int,
     seed: int,
+    finishing: Finishing,
     dry_run: bool,
     progress: Progress,
 ) -> _Run:
@@ -143,27 +105,25 @@ def _prepare(
     form = format or index.format
     if form not in FORMATS:
         raise ConfigError(f"no format '{form}'", hint=f"Known: {', '.join(FORMATS)}")
+    finishing = finishing.checked(schemas.from_json(index.schema_), config.tagging)
     roots = region_roots(config, str(root))
-    kept_apart = (root, Path(place.root), *map(Path, roots.values()))
-    keys = {} if dry_run else _subject_keys(config, kept_apart)
-    rules = Rules(config.tagging, config.regions, dt.datetime.now(dt.UTC).date(), keys)
+    rules = rules_of(config, Path(place.root), root, roots, dry_run)
     digest = digest_of(
         {
             "source": [index.plan_digest, index.regions[STAGING].listing.sha256],
-            "tagging": config.tagging.model_dump(),
-            "regions": {name: region.jurisdiction for name, region in config.regions.items()},
-            "keys": {name: pseudonym(key, "the key itself") for name, key in keys.items()},
+            **told(rules),
             "format": form,
             "shard_size": shard_size,
             "seed": seed,
             "algorithm": ALGORITHM,
             **({"roots": roots} if roots else {}),
+            **finishing.to_json(),
         }
     )
-    return _Run(
-        name=config.dataset.name if config.dataset else root.name,
+    work = Sharding(
         staging=staging,
         index=index,
+        shards=staging.shards(index, STAGING),
         catalog=Catalog(str(root), make_access(place.audit, here, "shard"), roots),
         audit=place.audit,
         here=here,
@@ -171,114 +131,58 @@ def _prepare(
         form=form,
         shard_bytes=shard_size,
         seed=seed,
+        finishing=finishing,
         digest=digest,
         folder=JobFolder(Path(place.root), f"shard-{digest_of([digest, str(root)])[:12]}"),
         progress=progress,
     )
-
-
-def _subject_keys(config: GeodataConfig, roots: tuple[Path, ...]) -> dict[str, bytes]:
-    """Return each region's secret for pseudonyms, made now if this is the first use."""
-    if config.tagging is None or config.tagging.subject is None:
-        return {}
-    return {
-        name: load_subject_key(
-            config.resolve(region.subject_key or Path("keys") / f"{name}.subject.key"), roots
-        )
-        for name, region in config.regions.items()
-    }
-
-
-def _check_classes(totals: Mapping[str, Mapping[str, int]], shard_bytes: int) -> None:
-    """Refuse rules whose many tags would leave shards far under their target size."""
-    sizes = sorted(part["nbytes"] for part in totals.values())
-    small = len(sizes) > OPEN_CLASSES and sizes[len(sizes) // 2] < shard_bytes // 100
-    if len(sizes) > MAX_CLASSES or small:
-        raise ConfigError(
-            f"{len(sizes)} tag classes would shatter the shards",
-            hint="Let regions and tagging.rules make fewer, or lower --shard-size",
-        )
+    return _Run(config.dataset.name if config.dataset else root.name, work)
 
 
 @dataclass(slots=True)
 class _Run:
     name: str
-    staging: Catalog
-    index: Index
-    catalog: Catalog
-    audit: Path
-    here: str
-    rules: Rules
-    form: str
-    shard_bytes: int
-    seed: int
-    digest: str
-    folder: JobFolder
-    progress: Progress
+    work: Sharding
 
-    def run(self, executor: Executor) -> ShardReport:
-        """Plan or load the plan, do what is missing, commit."""
-        versions = self.catalog.versions()
-        latest = self.catalog.index() if versions else None
-        if latest is not None and set(latest.regions) == {STAGING}:
-            raise ConfigError("the destination is a staging dataset", file=self.catalog.root)
-        if latest is not None and latest.plan_digest == self.digest:
-            self.folder.remove()
-            return self._report(latest, unchanged=True)
-        plan = self.folder.load("plan")
-        if plan is None:
-            plan = self.plan(self.survey(executor))
-            self.folder.save("plan", plan)
-        self.rules = replace(self.rules, today=dt.date.fromisoformat(plan["today"]))
-        self.folder.clear_work()
-        spills = self._spill(executor, plan)
-        shards = self._write(executor, plan, spills)
-        index = self._commit(plan, shards)
-        self.folder.remove()
-        return self._report(index)
-
-    def _routing(self, plan: Mapping[str, Any] | None = None) -> Routing:
-        destinations = destinations_of(plan) if plan else ()
-        return Routing(
-            self.staging.root, self.index.format, self.rules, self.seed, self.form, destinations
-        )
+    @property
+    def folder(self) -> JobFolder:
+        """Return where the job keeps what it has done."""
+        return self.work.folder
 
     def survey(self, executor: Executor) -> dict[str, Any]:
         """Return bytes and records by tag and hash bin, and what is unknown, over all shards."""
-        shards = self.staging.shards(self.index, STAGING)
-        self.progress.start("survey", sum(shard.live for shard in shards), "records")
-        bins: dict[str, Counter[int]] = {}
-        totals: dict[str, Counter[str]] = {}
-        with closing(executor.run(survey_shard, shards, self._routing())) as finished:
-            for number, found in finished:
-                for tag, part in found.items():
-                    bins.setdefault(tag, Counter()).update(part["bins"])
-                    totals.setdefault(tag, Counter()).update(part["totals"])
-                self.progress.advance(shards[number].live)
-        self.progress.finish()
-        return {"bins": bins, "totals": totals}
+        return self.work.survey(executor)
 
-    def plan(self, survey: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the destinations: for each tag its cuts, the upper bins of its shards."""
-        bins, totals = survey["bins"], survey["totals"]
-        _check_classes(totals, self.shard_bytes)
-        tags = {tag.digest: tag for tag in self.rules.classifier().tags}
-        ordered = sorted(bins, key=lambda digest: (tags[digest].region, digest))
-        return {
-            "today": self.rules.today.isoformat(),
-            "tags": [
-                {
-                    "tag": tags[digest].to_json(),
-                    "cuts": cut_bins(bins[digest], self.shard_bytes),
-                    **totals[digest],
-                }
-                for digest in ordered
-            ],
-        }
+    def run(self, executor: Executor) -> ShardReport:
+        """Do what is missing, and commit."""
+        catalog = self.work.catalog
+        versions = catalog.versions()
+        latest = catalog.index() if versions else None
+        if latest is not None and set(latest.regions) == {STAGING}:
+            raise ConfigError("the destination is a staging dataset", file=catalog.root)
+        known = sources_of(catalog, latest) if latest is not None else []
+        if latest is not None and any(e.get("digest") == self.work.digest for e in known):
+            self.work.forget()
+            return self._report(latest, unchanged=True)
+        if len(known) > 1:
+            self._check_nothing_lost(known)
+        index = self._commit(self.work.run(executor), versions)
+        self.work.forget()
+        return self._report(index)
+
+    def _check_nothing_lost(self, known: list[dict[str, Any]]) -> None:
+        """Refuse to follow a version that was appended to by one that holds less."""
+        taken = known_shards(self.work.catalog, known, self.work.staging)
+        if taken - {shard.shard_id for shard in self.work.shards}:
+            raise ConfigError(
+                "records were appended there that this staging dataset has not",
+                file=self.work.catalog.root,
+                hint="Add to it with geodata append, or choose another destination",
+            )
 
     def preview(self, survey: Mapping[str, Any]) -> ShardReport:
         """Return what a run would write, by the survey."""
-        plan = self.plan(survey)
+        plan = self.work.plan(survey)
         regions: dict[str, RegionTotals] = {}
         for part in plan["tags"]:
             tag = Tag.from_json(part["tag"])
@@ -290,87 +194,27 @@ class _Run:
             total.unknown += part["unknown"]
         return self._summary(None, regions, dry_run=True)
 
-    def _spill(self, executor: Executor, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
-        folder = self.folder.path / "spill"
-        tasks = [
-            SpillTask(shard, str(folder / f"{number:06}.arrow"))
-            for number, shard in enumerate(self.staging.shards(self.index, STAGING))
-        ]
-        return self._stage("spill", "partition", executor, spill_shard, tasks, self._routing(plan))
-
-    def _write(
-        self, executor: Executor, plan: Mapping[str, Any], spills: Sequence[dict[str, Any]]
-    ) -> list[Shard]:
-        output = Output(
-            schema=schemas.to_json(self._schema),
-            form=self.form,
-            shard_bytes=self.shard_bytes,
-            work=str(self.folder.work),
-            roots={name: self.catalog.root_of(name) for name in self.rules.regions},
-            audit=str(self.audit),
-            here=self.here,
-        )
-        sources = sources_by_destination(spills)
-        tasks = [
-            WriteTask(number, destination.tag, sources[number])
-            for number, destination in enumerate(destinations_of(plan))
-        ]
-        results = self._stage("write", "write", executor, write_shard, tasks, output)
-        return [Shard.from_line(line) for result in results for line in result["shards"]]
-
-    def _stage(
-        self,
-        stage: str,
-        shown: str,
-        executor: Executor,
-        function: Callable[[Any, Any], dict[str, Any]],
-        tasks: Sequence[Any],
-        shared: Any,
-    ) -> list[dict[str, Any]]:
-        """Run a stage over all records, with progress."""
-        self.progress.start(shown, self.index.records, "records")
-        results = self.folder.run(
-            stage,
-            self.digest,
-            executor,
-            function,
-            tasks,
-            shared,
-            lambda result: self.progress.advance(result["records"]),
-        )
-        self.progress.finish()
-        return results
-
-    @property
-    def _schema(self) -> pa.Schema:
-        return self.rules.classifier().schema(schemas.from_json(self.index.schema_))
-
-    def _commit(self, plan: Mapping[str, Any], shards: Sequence[Shard]) -> Index:
-        written = sum(shard.live for shard in shards)
-        if written != self.index.records:
-            raise ConfigError(f"{self.index.records} records in, but {written} written")
-        by_region: dict[str, list[Shard]] = {name: [] for name in self.rules.regions}
-        for item in shards:
-            by_region[item.tag.region].append(item)
-        unknown = Counter(dict.fromkeys(by_region, 0))
-        for part in plan["tags"]:
-            unknown[part["tag"]["region"]] += part["unknown"]
+    def _commit(self, sharded: Sharded, known: Sequence[Version]) -> Index:
+        work = self.work
+        entry = source_entry(work)
         draft = Index(
             dataset=self.name,
             version="",
             **stamp(),
-            plan_digest=self.digest,
-            format=self.form,
-            schema_=schemas.to_json(self._schema),
-            labels=self.index.labels,
+            plan_digest=work.digest,
+            format=work.form,
+            schema_=schemas.to_json(work.schema),
+            labels=work.index.labels if work.finishing.packing is None else {},
             regions={},
             report={
                 "operation": "shard",
-                "unknown": dict(unknown),
-                "source": self.index.plan_digest,
+                "unknown": sharded.unknown,
+                "source": work.index.plan_digest,
+                "sources": [entry],
+                **sharded.done,
             },
         )
-        return self.catalog.commit(draft, by_region)
+        return work.catalog.commit(draft, sharded.shards, known=known)
 
     def _report(self, index: Index, unchanged: bool = False) -> ShardReport:
         unknown = index.report.get("unknown", {})
@@ -382,6 +226,8 @@ class _Run:
             )
         report = self._summary(index.version, regions)
         report.unchanged = unchanged
+        report.stripped = index.report.get("stripped", 0)
+        report.packed, report.counted = (index.report.get(n) for n in ("packed", "counted"))
         return report
 
     def _summary(
@@ -389,13 +235,13 @@ class _Run:
     ) -> ShardReport:
         return ShardReport(
             dataset=self.name,
-            dest=self.catalog.root,
+            dest=self.work.catalog.root,
             version=version,
-            records_in=self.index.records,
+            records_in=self.work.records,
             records_out=sum(total.records for total in regions.values()),
             rejected=0,
             shards=sum(total.shards for total in regions.values()),
-            bytes_in=self.index.nbytes,
+            bytes_in=self.work.index.nbytes,
             bytes_out=sum(total.bytes for total in regions.values()),
             unknown_region=sum(total.unknown for total in regions.values()),
             regions=regions,

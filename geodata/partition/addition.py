@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from geodata import schema as schemas
 from geodata.canonical import ContentHasher
@@ -24,6 +25,7 @@ from geodata.formats import ShardReader, unit_bytes_for
 from geodata.formats.joined import held_schema
 from geodata.formats.slices import spread
 from geodata.partition.cutter import metadata_of
+from geodata.partition.finishing import Exif, strips, without_extras
 from geodata.partition.joining import Lookup, as_text
 from geodata.partition.opening import Edited, Placed
 from geodata.partition.sealing import Sealed, seal_column
@@ -89,6 +91,7 @@ class Addition:
     """What the tasks share; `schema` is that of the version to be, `column` the one added.
 
     A shard that holds the column keeps it unless `replace`; with `fill` only if it has a value.
+    Values that are numbers of labels lie below `labels`.
     """
 
     edited: Edited
@@ -97,6 +100,8 @@ class Addition:
     making: Making
     replace: bool
     fill: bool
+    exif: Exif = "auto"
+    labels: int | None = None
 
     def keeps(self, reader: ShardReader) -> bool:
         """Return whether a shard keeps the column that it holds."""
@@ -117,12 +122,13 @@ def add_to_shard(shared: Addition, placed: Placed) -> dict[str, Any]:
         "changed": False,
         "shards": [],
         "missing": 0,
+        "stripped": 0,
         "bytes": 0,
     }
     with edited.opened(placed) as reader:
         if shared.keeps(reader):
             return done
-        sealed, done["missing"] = _written(shared, placed, reader)
+        sealed = _written(shared, placed, reader, done)
     made = sealed.deliver(edited.store(placed))
     refs = [made.files[part] for part in sealed.paths]
     nbytes = sum(ref.nbytes for ref in refs)
@@ -144,8 +150,10 @@ def preview(shared: Addition, placed: Placed) -> dict[str, Any]:
     return done
 
 
-def _written(shared: Addition, placed: Placed, reader: ShardReader) -> tuple[Sealed, int]:
-    """Return the shard with its new column, whose file lies in the work folder."""
+def _written(
+    shared: Addition, placed: Placed, reader: ShardReader, done: dict[str, Any]
+) -> Sealed:
+    """Return the shard with its new column, whose file lies in the work folder; count in `done`."""
     edited, shard, name = shared.edited, placed.shard, shared.column
     whole = schemas.from_json(shared.schema)
     held = {name, *held_schema(reader).names}
@@ -154,7 +162,7 @@ def _written(shared: Addition, placed: Placed, reader: ShardReader) -> tuple[Sea
     own = pa.schema([whole.field(KEY), field])
     hasher = ContentHasher(after, shard.content_digest)
     path = Path(edited.work[placed.region]) / f"column-{shard.shard_id}{edited.format.suffix}"
-    values, missing = shared.making.opened(), 0
+    values, strip = shared.making.opened(), strips(shared.exif, shard.tag)
     with storing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         writer = edited.format.create(
@@ -166,15 +174,34 @@ def _written(shared: Addition, placed: Placed, reader: ShardReader) -> tuple[Sea
         )
         for unit in range(len(reader.unit_slots)):
             batch = reader.read_unit(unit)
-            made, lost = _values(values, batch, field, shard.shard_id)
-            missing += lost
-            arrays = {**dict(zip(batch.schema.names, batch.columns, strict=True)), name: made}
+            made, missing = _values(values, batch, field, shard.shard_id)
+            done["missing"] += missing
+            _check_labels(made, shared.labels, shard.shard_id, name)
+            column = pa.RecordBatch.from_arrays([batch.column(KEY), made], schema=own)
+            if strip:
+                column, count = without_extras(column, "Leave them with --exif keep")
+                done["stripped"] += count
+            arrays = {**dict(zip(batch.schema.names, batch.columns, strict=True)), name: column.column(1)}
             hasher.update(
                 pa.RecordBatch.from_arrays([arrays[n] for n in after.names], schema=after)
             )
-            writer.write(pa.RecordBatch.from_arrays([arrays[KEY], made], schema=own))
+            writer.write(column)
         writer.close()
-    return seal_column(edited.format, path, shard, name, hasher.hexdigest()), missing
+    return seal_column(edited.format, path, shard, name, hasher.hexdigest())
+
+
+def _check_labels(values: pa.Array, labels: int | None, shard: str, name: str) -> None:
+    """Raise SchemaError for a number that is none of a label."""
+    if labels is None or values.null_count == len(values):
+        return
+    least, most = (value.as_py() for value in pc.min_max(values).values())
+    if least < 0 or most >= labels:
+        raise SchemaError(
+            f"the column holds numbers of {labels} labels, 0 to {labels - 1}",
+            shard=shard,
+            column=name,
+            hint=f"For numbers that are no labels give their type: --type {values.type}",
+        )
 
 
 def _values(

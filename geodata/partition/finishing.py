@@ -101,7 +101,7 @@ class Finisher:
 
     def __init__(self, asked: Finishing, tag: Tag, schema: pa.Schema):
         self._asked, self._schema = asked, schema
-        self._strips = asked.exif == "strip" or (asked.exif == "auto" and tag.personal)
+        self._strips = strips(asked.exif, tag)
         self._count = _counter(asked)
         self._counts: list[Int64s] = []
         self.done: dict[str, int] = {}
@@ -136,18 +136,32 @@ class Finisher:
         return [with_tokens(sealed, part) for sealed, part in zip(shards, parts, strict=True)]
 
     def _stripped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        def failed(row: int, column: str, reason: str) -> None:
-            raise GeodataError(
-                f"what an image holds beside its picture cannot be taken out: {reason}",
-                key=batch.column(KEY)[row].as_py(),
-                column=column,
-                hint="Convert with --encode, or with --strip-exif --on-error skip; "
-                "or shard with --exif keep",
-            )
-
-        made, count = strip_columns(batch, failed)
+        made, count = without_extras(
+            batch,
+            "Convert with --encode, or with --strip-exif --on-error skip; "
+            "or shard with --exif keep",
+        )
         self.done["stripped"] = self.done.get("stripped", 0) + count
         return made
+
+
+def strips(exif: Exif, tag: Tag) -> bool:
+    """Return whether images of records of a tag lose what cameras add."""
+    return exif == "strip" or (exif == "auto" and tag.personal)
+
+
+def without_extras(batch: pa.RecordBatch, hint: str) -> tuple[pa.RecordBatch, int]:
+    """Return records whose images are stripped, and how many of these changed."""
+
+    def failed(row: int, column: str, reason: str) -> None:
+        raise GeodataError(
+            f"what an image holds beside its picture cannot be taken out: {reason}",
+            key=batch.column(KEY)[row].as_py(),
+            column=column,
+            hint=hint,
+        )
+
+    return strip_columns(batch, failed)
 
 
 def _counter(asked: Finishing) -> Callable[[pa.RecordBatch], Int64s] | None:

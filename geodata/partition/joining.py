@@ -54,9 +54,16 @@ class Table:
         hashes = pa.array(hash_keys(table.column(_KEY).to_pylist(), "join"), pa.uint64())
         order = pa.table({_HASH: hashes, _KEY: table.column(_KEY)})
         places = pc.sort_indices(order, [(_HASH, "ascending"), (_KEY, "ascending")])
-        table = table.append_column(_HASH, hashes).take(places)
+        try:
+            table = table.append_column(_HASH, hashes).take(places)
+            stored = _whole(table.drop_columns([_PLACE]))
+        except pa.ArrowInvalid as error:
+            raise SchemaError(
+                f"column '{self._value}' of the table has more than 2 GiB",
+                file=str(self._source.root),
+                hint="Join a part at a time",
+            ) from error
         _check_keys(table)
-        stored = _whole(table.drop_columns([_PLACE]))
         with replacing(path) as temporary, pa.ipc.new_file(str(temporary), stored.schema) as file:
             file.write_batch(stored)
 
@@ -101,12 +108,11 @@ def _check_keys(table: pa.Table) -> None:
 
 
 def _whole(table: pa.Table) -> pa.RecordBatch:
-    try:
-        return table.combine_chunks().to_batches()[0] if len(table) else _empty(table.schema)
-    except pa.ArrowInvalid as error:
-        raise SchemaError(
-            "the column of the table has more than 2 GiB", hint="Join a part at a time"
-        ) from error
+    """Return a table as one batch; ArrowInvalid if a column needs more than one."""
+    batches = table.combine_chunks().to_batches() if len(table) else [_empty(table.schema)]
+    if len(batches) > 1:
+        raise pa.ArrowInvalid("offsets of 32 bits do not reach so far")
+    return batches[0]
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:

@@ -98,18 +98,19 @@ def drop_rows(shared: Dropping, placed: Placed) -> dict[str, Any]:
 
 
 def measure_shard(edited: Edited, placed: Placed) -> dict[str, Any]:
-    """Return the bytes that a shard's records take in shards' terms, and the columns it holds."""
-    planned = 0
+    """Return the bytes that a shard's records take in shards' terms, and what the shard holds."""
+    planned, counted = 0, bool(_tokens(edited, placed).size)
     with edited.opened(placed, check=False) as reader:
         schema = held_schema(reader)
         for batch in _units(reader, schema):
             planned += int(edited.format.row_nbytes(_living(batch)).sum())
-    return {"records": placed.shard.live, "planned": planned, "columns": schema.names}
+    held = {"columns": schema.names, "counted": counted}
+    return {"records": placed.shard.live, "planned": planned, **held}
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Shards of one tag and of the same columns that are to be one.
+    """Shards that are to be one: of one tag, the same columns, all with tokens counted or none.
 
     `shuffled` puts the records in the order of their keys' hashes, as `shard` does.
     """

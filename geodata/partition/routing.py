@@ -22,11 +22,15 @@ from geodata import schema as schemas
 from geodata.catalog import make_access
 from geodata.config import RegionSection, TaggingSection
 from geodata.durable import replacing
-from geodata.errors import ConfigError, SchemaError
+from geodata.errors import SchemaError
 from geodata.formats import get_format
 from geodata.manifest import Shard
 from geodata.order import UInt64s, hash_keys
 from geodata.partition.cutter import ShardCutter
+from geodata.partition.finishing import Finisher, Finishing
+from geodata.partition.fitting import Fitting
+from geodata.partition.opening import open_in_place
+from geodata.prepare.packing import OVERHEAD_BYTES, Packing
 from geodata.schema import KEY
 from geodata.stores import open_store
 from geodata.tagging import Classes, Classifier
@@ -56,14 +60,19 @@ class Rules:
 class Routing:
     """The staging dataset, how to classify its records, and where they go.
 
-    `form` is the format of the staging shards, `target` that of the shards to be.
+    `schema` and `form` are those of the staging shards, `target` is the format of those to be. With
+    `packing` only the columns that sequences are made of go on; with `fitting` records become those
+    of a dataset that is there.
     """
 
     root: str
+    schema: dict[str, Any]
     form: str
     rules: Rules
     seed: int
     target: str
+    packing: Packing | None = None
+    fitting: Fitting | None = None
     destinations: Sequence[Destination] = ()
 
 
@@ -104,19 +113,20 @@ def _classified(
     """Yield a staging shard's units with the class and the hash of each record."""
     access = make_access(Path(routing.root) / "audit", STAGING, "shard")
     store = open_store(routing.root, region=STAGING, access=access)
-    files, tag, about = shard.files, shard.tag, shard.shard_id
-    path = store.local_path(files["main"].path, tag, about, shard.live)
-    index = store.local_path(files["index"].path, tag, about) if "index" in files else None
-    if path is None:
-        raise ConfigError("a staging dataset lies in a local folder", file=routing.root)
-    reader = get_format(routing.form).open(path, index)
+    schema = schemas.from_json(routing.schema)
+    reader = open_in_place(get_format(routing.form), store, shard, schema)
     classifier = routing.rules.classifier()
     try:
         for unit in range(len(reader.unit_slots)):
             batch = reader.read_unit(unit)
             classes = classifier.classify(batch)
             hashes = hash_keys(batch.column(KEY).to_pylist(), "shard", routing.seed)
-            yield classifier.pseudonymise(batch, classes), classes, hashes
+            batch = classifier.pseudonymise(batch, classes)
+            if routing.packing is not None:
+                batch = batch.select(routing.packing.columns)
+            if routing.fitting is not None:
+                batch = routing.fitting.fit(batch)
+            yield batch, classes, hashes
     finally:
         reader.close()
 
@@ -127,6 +137,10 @@ def survey_shard(routing: Routing, shard: Shard) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for batch, classes, hashes in _classified(routing, shard):
         sizes = form.row_nbytes(batch)
+        tokens = np.zeros(batch.num_rows, np.int64)
+        if routing.packing is not None:
+            tokens = routing.packing.tokens(batch)
+            sizes = sizes + tokens * OVERHEAD_BYTES // routing.packing.length
         bins = (hashes >> np.uint64(64 - BINS_LOG2)).astype(np.int64)
         for tag in np.unique(classes.number):
             rows = classes.number == tag
@@ -140,6 +154,8 @@ def survey_shard(routing: Routing, shard: Shard) -> dict[str, Any]:
                 nbytes=int(sizes[rows].sum()),
                 unknown=int(classes.unknown[rows].sum()),
             )
+            if routing.packing is not None:
+                part["totals"].update(tokens=int(tokens[rows].sum()))
     return found
 
 
@@ -241,6 +257,7 @@ class Output:
     roots: Mapping[str, str]
     audit: str
     here: str
+    finishing: Finishing
 
 
 def write_shard(output: Output, task: WriteTask) -> dict[str, Any]:
@@ -264,12 +281,14 @@ def write_shard(output: Output, task: WriteTask) -> dict[str, Any]:
         work=Path(output.work),
         name=f"shard-{task.number:06}",
     )
-    for batch in table.to_batches(max_chunksize=1 << 16):
-        cutter.write(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
+    finisher = Finisher(output.finishing, task.tag, schema)
+    for batch in finisher.batches(table):
+        cutter.write(batch)
     access = make_access(Path(output.audit), output.here, "shard")
     store = open_store(output.roots[task.tag.region], region=task.tag.region, access=access)
-    lines = [sealed.deliver(store).to_line() for sealed in cutter.close()]
-    return {"shards": lines, "records": table.num_rows}
+    sealed = finisher.counted(cutter.close())
+    lines = [shard.deliver(store).to_line() for shard in sealed]
+    return {"shards": lines, "records": table.num_rows, "done": finisher.done}
 
 
 def _check_keys(table: pa.Table) -> None:

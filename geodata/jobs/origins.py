@@ -1,0 +1,166 @@
+"""What a dataset was made of, so that appending adds what is new.
+
+The index tells of each source. The files of one, which may be millions, are an object of their own
+that the index names by digest: `metadata/sources/<sha256>.jsonl`, one file a line. File names are
+parts of keys, so such objects stay in their staging store. What a classified dataset was made of
+are shards of staging datasets; their ids, which are digests, may travel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from geodata.catalog import Catalog
+from geodata.errors import ConfigError, FormatVersionError, ManifestError
+from geodata.manifest import METADATA_DIR, Index, Shard, Version
+from geodata.sources.base import KINDS, Reading, Source, list_files
+from geodata.sources.listing import FileList
+from geodata.stores import GatedStore, open_store
+from geodata.tags import METADATA, STAGING, UNCLASSIFIED, Tag
+
+FORMAT_VERSION = 1
+
+_Entry = tuple[bytes, int, int]
+
+
+def sources_of(catalog: Catalog, index: Index) -> list[dict[str, Any]]:
+    """Return what is told of each source, in the order of arrival; nothing where it is unknown."""
+    while "sources" not in index.report:
+        if index.report.get("operation") in ("convert", "shard"):
+            return [{**index.report, "digest": index.plan_digest}]
+        if index.parent is None:
+            return []
+        try:
+            index = catalog.index(Version.parse(index.parent))
+        except ConfigError:  # removed meanwhile
+            return []
+    return list(index.report["sources"])
+
+
+def keep_files(store: GatedStore, files: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Store the list of a source's files; return the reference to it."""
+    return _keep(store, files, UNCLASSIFIED)
+
+
+def keep_shards(catalog: Catalog, shards: Iterable[Shard]) -> dict[str, Any]:
+    """Store which staging shards a classified dataset takes; return the reference to it."""
+    ids = sorted(shard.shard_id for shard in shards)
+    return _keep(_index_store(catalog), [{"shard": name} for name in ids], METADATA)
+
+
+def known_shards(
+    catalog: Catalog, entries: Iterable[dict[str, Any]], staging: Catalog
+) -> frozenset[str]:
+    """Return the ids of the staging shards that a classified dataset has taken."""
+    store, found = _index_store(catalog), set()
+    for entry in entries:
+        if "shards" in entry:
+            found |= {line["shard"] for line in _lines(store, entry["shards"], METADATA)}
+        else:
+            found |= _shards_of(staging, entry["source"])
+    return frozenset(found)
+
+
+def _shards_of(staging: Catalog, plan_digest: str) -> set[str]:
+    """Return the shards of the version with this digest, if the staging dataset has it."""
+    for version in staging.versions():
+        index = staging.index(version)
+        if index.plan_digest == plan_digest:
+            return {shard.shard_id for shard in staging.shards(index, STAGING)}
+    return set()
+
+
+def _index_store(catalog: Catalog) -> GatedStore:
+    return open_store(catalog.root, region=catalog.access.here, access=catalog.access)
+
+
+def _keep(store: GatedStore, lines: Sequence[dict[str, Any]], tag: Tag) -> dict[str, Any]:
+    whole = [{"format_version": FORMAT_VERSION}, *lines]
+    data = "".join(json.dumps(line) + "\n" for line in whole).encode()
+    digest = hashlib.sha256(data).hexdigest()
+    key = f"{METADATA_DIR}/sources/{digest}.jsonl"
+    store.write(key, data, tag)
+    return {"path": key, "sha256": digest, "count": len(lines)}
+
+
+def _lines(store: GatedStore, ref: dict[str, Any], tag: Tag) -> list[dict[str, Any]]:
+    """Return what was kept under a reference."""
+    data = store.read(ref["path"], tag)
+    if hashlib.sha256(data).hexdigest() != ref["sha256"]:
+        raise ManifestError("what a dataset was made of is damaged", file=ref["path"])
+    head, *lines = map(json.loads, data.splitlines())
+    if head["format_version"] > FORMAT_VERSION:
+        raise FormatVersionError(
+            "what a dataset was made of is from a newer release",
+            file=ref["path"],
+            hint="pip install -U geodata-train",
+        )
+    return lines
+
+
+def fresh_part(
+    opened: Source, entries: Iterable[dict[str, Any]], store: GatedStore, reading: Reading
+) -> Source | None:
+    """Return the source with the files alone that the dataset has not got; None if it has all.
+
+    Raises ConfigError naming a file that the dataset has from this source and that changed since.
+    """
+    mine = [entry["files"] for entry in entries if entry.get("source_id") == opened.source_id]
+    if not mine:
+        return opened
+    known = [entry for ref in mine for entry in _files(store, ref)]
+    now = ((os.fsencode(f.name), f.nbytes, f.mtime_ns) for f in opened.files)
+    added = {entry[0] for entry in _added(sorted(known), sorted(now))}
+    return _narrowed(opened, added, reading) if added else None
+
+
+def _files(store: GatedStore, ref: dict[str, Any]) -> Iterator[_Entry]:
+    """Yield the files of a stored list."""
+    for file in _lines(store, ref, UNCLASSIFIED):
+        yield os.fsencode(file["name"]), file["nbytes"], file["mtime_ns"]
+
+
+def _added(known: Iterable[_Entry], now: Iterable[_Entry]) -> Iterator[_Entry]:
+    """Yield the entries that are not among those known, all of which must be there as they were."""
+    have = iter(known)
+    old = next(have, None)
+    for entry in now:
+        if old is not None and entry[0] > old[0]:
+            raise _gone(old[0], "is no longer there")
+        if old is None or entry[0] < old[0]:
+            yield entry
+            continue
+        if entry != old:
+            raise _gone(old[0], "changed")
+        old = next(have, None)
+    if old is not None:
+        raise _gone(old[0], "is no longer there")
+
+
+def _gone(name: bytes, what: str) -> ConfigError:
+    return ConfigError(
+        f"a file of this source {what} since the dataset took it",
+        file=name.decode(errors="backslashreplace"),
+        hint="If this is another source, give it an id of its own: --source-id NAME",
+    )
+
+
+def _narrowed(opened: Source, names: Collection[bytes], reading: Reading) -> Source:
+    """Return the source with the files of these names alone."""
+    kind = f"{type(opened).__module__}:{type(opened).__qualname__}"
+    if kind != KINDS[opened.kind] or not isinstance(opened.files, FileList):
+        raise ConfigError(
+            "files were added to this source, which can only be taken whole",
+            file=str(opened.root),
+            hint="Put the new ones into a folder of their own",
+        )
+    listing = list_files(opened.root, reading.encoding)
+    kept = FileList(entry for entry in opened.files.entries() if entry[0] in names)
+    listing = replace(listing, files=kept, ignored=opened.ignored)
+    made: Source = type(opened)(listing, opened.source_id, reading)  # type: ignore[call-arg]
+    return made

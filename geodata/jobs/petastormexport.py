@@ -1,0 +1,234 @@
+"""A dataset as a Petastorm dataset: a copy that `petastorm.make_reader` opens.
+
+Each shard becomes a file, each unit a row group; erased records are left out. The key is the column
+`geodata_key`. The copy is the user's: what is erased in the dataset later stays in it.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from geodata import schema as schemas
+from geodata.catalog import Catalog, locate, visible_set
+from geodata.config import GeodataConfig
+from geodata.durable import storing
+from geodata.errors import ConfigError, PolicyDenied, SchemaError
+from geodata.executors import get_executor
+from geodata.formats import get_format
+from geodata.jobs.base import SCHEMA_VERSION, Progress, Silent
+from geodata.jobs.petastormcolumns import Column, column_of, ranks_of
+from geodata.manifest import Shard
+from geodata.partition.opening import open_in_place
+from geodata.schema import KEY, SUBJECT
+from geodata.sources.petastorm.client import write_metadata
+from geodata.sources.petastorm.environment import needed
+from geodata.stores import Access, open_store
+
+PURPOSE = "petastorm export"
+KEY_COLUMN = "geodata_key"
+
+
+@dataclass(slots=True)
+class ExportReport:
+    """What was exported; `denied` records may not be read from here."""
+
+    dataset: str
+    version: str
+    folder: str
+    columns: list[str]
+    files: int
+    records: int
+    bytes: int
+    denied: int
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as plain JSON."""
+        return {"schema_version": SCHEMA_VERSION, **asdict(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What all files have in common."""
+
+    form: str
+    schema: dict[str, Any]
+    columns: tuple[str, ...]
+    decode_images: bool
+    access: Access
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A shard to write, and where it lies."""
+
+    root: str
+    region: str
+    shard: Shard
+
+
+def export(
+    reference: str,
+    folder: str | Path,
+    *,
+    config: GeodataConfig | None = None,
+    columns: Sequence[str] | None = None,
+    decode_images: bool = False,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> ExportReport:
+    """Write the dataset version that `reference` names as a Petastorm dataset into a new folder.
+
+    `columns` are those to write (None: all). With `decode_images` Petastorm decodes the images.
+    Raises ConfigError, SchemaError for a column that Petastorm cannot hold, PolicyDenied where
+    nothing may be read from here.
+    """
+    began = time.monotonic()
+    interpreter, shown = needed().interpreter, progress or Silent()
+    target = _checked(Path(folder).absolute())
+    place = locate(reference, config)
+    catalog = Catalog.at(place, PURPOSE)
+    index = catalog.index(place.version)
+    fields = _fields(schemas.from_json(index.schema_), columns)
+    made = [column_of(field, decode_images) for field in fields]
+    visible = visible_set(catalog, index, catalog.access.here, PURPOSE)
+    tasks = [_Task(catalog.store(index, home).url, home, shard) for home, shard in visible.shards]
+    denied = sum(shard.live for _, shard, _ in visible.denied)
+    if not tasks:
+        raise PolicyDenied(f"{catalog.access.here} may see none of the {denied:,} records")
+    beside = target.with_name(f".{target.name}-{secrets.token_hex(4)}")
+    names = tuple(field.name for field in fields)
+    shared = _Shared(index.format, index.schema_, names, decode_images, catalog.access, str(beside))
+    try:
+        with storing(beside):
+            beside.mkdir(parents=True)
+        shown.start("export", sum(task.shard.nbytes for task in tasks), "B")
+        written: dict[int, dict[str, Any]] = {}
+        with closing(get_executor("local", workers).run(_write, tasks, shared)) as finished:
+            for number, result in finished:
+                written[number] = result
+                shown.advance(tasks[number].shard.nbytes)
+        shown.finish()
+        results = [written[number] for number in range(len(tasks))]
+        _write_metadata(interpreter, beside, _name_of(index.dataset), made, results)
+        nbytes = sum(file.stat().st_size for file in beside.iterdir())
+        with storing(target):
+            beside.rename(target)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return ExportReport(
+        dataset=index.dataset,
+        version=index.version,
+        folder=str(target),
+        columns=[column.name for column in made],
+        files=len(tasks),
+        records=sum(result["records"] for result in results),
+        bytes=nbytes,
+        denied=denied,
+        seconds=round(time.monotonic() - began, 3),
+    )
+
+
+def _checked(folder: Path) -> Path:
+    """Return a folder that does not exist or is empty; ConfigError for any other."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError("the folder holds something", file=str(folder), hint="Choose a new one")
+    return folder
+
+
+def _fields(schema: pa.Schema, columns: Sequence[str] | None) -> list[pa.Field]:
+    """Return the fields to write, the key's first."""
+    known = {field.name: field for field in schema if field.name not in (KEY, SUBJECT)}
+    if KEY_COLUMN in known:
+        raise SchemaError("the name is that of the exported key", column=KEY_COLUMN)
+    known = {KEY_COLUMN: pa.field(KEY_COLUMN, pa.string()), **known}
+    wanted = list(known) if columns is None else list(columns)
+    for name in wanted:
+        if name not in known:
+            raise ConfigError(f"there is no column '{name}'", hint=f"There are {', '.join(known)}")
+    return [known[name] for name in dict.fromkeys(wanted)]
+
+
+def _name_of(dataset: str) -> str:
+    """Return a name for the Unischema, of which named tuples make the name of a class."""
+    return "geodata_" + re.sub(r"\W", "_", dataset, flags=re.ASCII)
+
+
+def _write(shared: _Shared, task: _Task) -> dict[str, Any]:
+    """Write one shard's file."""
+    schema = schemas.from_json(shared.schema)
+    fields = _fields(schema, shared.columns)
+    columns = [column_of(field, shared.decode_images) for field in fields]
+    store = open_store(task.root, region=task.region, access=shared.access)
+    reader = open_in_place(get_format(shared.form), store, task.shard, schema)
+    name = f"{task.shard.shard_id}.parquet"
+    stored = pa.schema([pa.field(column.name, column.stored) for column in columns])
+    path = Path(shared.folder, name)
+    ranks: dict[str, set[int]] = {column.name: set() for column in columns if column.shape is None}
+    nulls: set[str] = set()
+    records = groups = 0
+    needed_columns = [KEY, *(field.name for field in fields if field.name != KEY_COLUMN)]
+    with closing(reader), storing(path), pq.ParquetWriter(path, stored) as file:
+        for unit in range(len(reader.unit_slots)):
+            batch = reader.read_unit(unit, needed_columns)
+            batch = batch.filter(batch.column(KEY).is_valid())
+            if not batch.num_rows:
+                continue
+            for column in ranks:
+                ranks[column] |= ranks_of(batch.column(column))
+            made = _encoded(batch, columns, stored)
+            nulls |= {n for n, a in zip(stored.names, made.columns, strict=True) if a.null_count}
+            file.write_batch(made, row_group_size=batch.num_rows)
+            records, groups = records + batch.num_rows, groups + 1
+    return {"name": name, "records": records, "groups": groups, "ranks": ranks, "nulls": nulls}
+
+
+def _encoded(batch: pa.RecordBatch, columns: list[Column], stored: pa.Schema) -> pa.RecordBatch:
+    arrays = []
+    for column in columns:
+        array = batch.column(KEY if column.name == KEY_COLUMN else column.name)
+        arrays.append(column.encode(array))
+    return pa.RecordBatch.from_arrays(arrays, schema=stored)
+
+
+def _write_metadata(
+    interpreter: Path,
+    folder: Path,
+    name: str,
+    columns: list[Column],
+    results: Sequence[dict[str, Any]],
+) -> None:
+    """Let Petastorm's own interpreter write the Unischema, from the columns and their ranks."""
+    request = {
+        "folder": str(folder),
+        "name": name,
+        "fields": [
+            column.to_json(_rank(column, results), any(column.name in r["nulls"] for r in results))
+            for column in columns
+        ],
+        "groups": {result["name"]: result["groups"] for result in results},
+    }
+    write_metadata(interpreter, request)
+
+
+def _rank(column: Column, results: Sequence[dict[str, Any]]) -> int:
+    found = set().union(*(result["ranks"].get(column.name, ()) for result in results))
+    if len(found) > 1:
+        raise SchemaError(
+            f"tensors of {len(found)} ranks: a Unischema states one",
+            column=column.name,
+            hint="Leave it out with --columns",
+        )
+    return int(found.pop()) if found else 1

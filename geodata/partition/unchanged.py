@@ -1,0 +1,54 @@
+"""Whether the files of a source are still those that were listed."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from geodata.errors import ConfigError
+from geodata.sources.base import KINDS, Piece, Source, SourceFile
+
+_OWN_FILES = frozenset(
+    {"jsonl", "csv", "parquet", "text", "images", "webdataset", "hdf5", "tfrecord", "arrow"}
+)
+
+
+def reads_own_files(source: Source) -> bool:
+    """Return whether a piece is read from the files that it names and from no other."""
+    kind = f"{type(source).__module__}:{type(source).__qualname__}"
+    return source.kind in _OWN_FILES and kind == KINDS[source.kind]
+
+
+def files_of(piece: Piece) -> range:
+    """Return the numbers of a piece's files in the listing, where `reads_own_files`."""
+    return range(piece.file, piece.file + piece.files)
+
+
+def check_unchanged(source: Source, numbers: Iterable[int]) -> None:
+    """Raise ConfigError naming the first of some files that is not as it was listed."""
+    for number in numbers:
+        file = source.files[number]
+        if _changed(source.root, file):
+            raise ConfigError(
+                "the source changed while it was read",
+                file=os.fsencode(file.name).decode(errors="backslashreplace"),
+                hint="Run it again with --restart to go on with it as it is now",
+            )
+
+
+def _changed(root: Path, file: SourceFile) -> bool:
+    """Return whether a file differs from what was listed; 0 and 0 is one that was not there."""
+    path = root / file.name
+    for place in (path, *path.parents):
+        try:
+            status = place.stat()
+        except OSError:
+            continue
+        if stat.S_ISDIR(status.st_mode):
+            break
+        whole = place in (path, root) and place.name == path.name and place.suffix != ".zip"
+        seen = (status.st_size if whole else file.nbytes, status.st_mtime_ns)
+        return seen != (file.nbytes, file.mtime_ns)
+    return (file.nbytes, file.mtime_ns) != (0, 0)
