@@ -203,7 +203,7 @@ def _count_parquet(folder: Path) -> int:
 
 PLAIN = "plain copy"
 OURS = "geodata/"
-FORMATS = ("parquet", "webdataset", "hdf5", "tfrecord")
+FORMATS = ("parquet", "webdataset", "hdf5", "hdf5+gzip", "tfrecord")
 WRITERS = {
     PLAIN: Writer(plain),
     **{f"{OURS}{form}": Writer(ours(form), parallel=True) for form in FORMATS},

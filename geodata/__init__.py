@@ -4,7 +4,8 @@
 
 Apache Arrow is the one in-memory currency. The public API is the functions that the commands call,
 loaded when they are first used: `geodata.convert`, `append`, `shard`, `add_column`, `drop`,
-`compact`, `inspect`, `verify`, `list_files`; the loader is `geodata.loader.build_loader`.
+`compact`, `history`, `rollback`, `gc`, `repair`, `inspect`, `verify`, `list_files`; the loader is
+`geodata.loader.build_loader`.
 `canonical` (row sizes and content digests of Arrow values) and `durable` (whole files, exclusive
 creates) are layers of their own because formats, jobs and the cache all rest on them.
 """
@@ -22,8 +23,12 @@ if TYPE_CHECKING:
     from geodata.jobs.compact import compact
     from geodata.jobs.convert import convert
     from geodata.jobs.drop import drop
+    from geodata.jobs.gc import gc
+    from geodata.jobs.history import history
     from geodata.jobs.inspect import inspect
     from geodata.jobs.ls import list_files
+    from geodata.jobs.repair import repair
+    from geodata.jobs.rollback import rollback
     from geodata.jobs.shard import shard
     from geodata.jobs.verify import verify
 
@@ -33,6 +38,10 @@ _EXPORTS = {
     "compact": "geodata.jobs.compact",
     "convert": "geodata.jobs.convert",
     "drop": "geodata.jobs.drop",
+    "gc": "geodata.jobs.gc",
+    "history": "geodata.jobs.history",
+    "repair": "geodata.jobs.repair",
+    "rollback": "geodata.jobs.rollback",
     "shard": "geodata.jobs.shard",
     "inspect": "geodata.jobs.inspect",
     "verify": "geodata.jobs.verify",
@@ -46,8 +55,12 @@ __all__ = [
     "compact",
     "convert",
     "drop",
+    "gc",
+    "history",
     "inspect",
     "list_files",
+    "repair",
+    "rollback",
     "shard",
     "verify",
 ]

@@ -271,4 +271,10 @@ def test_every_installed_peer_loads():
 
 def test_the_benchmarks_are_listed():
     listed = CliRunner().invoke(main, ["list"]).output
-    assert [line.split()[0] for line in listed.splitlines()] == ["corpus", "io", "language", "list"]
+    assert [line.split()[0] for line in listed.splitlines()] == [
+        "convert",
+        "corpus",
+        "io",
+        "language",
+        "list",
+    ]
