@@ -40,6 +40,9 @@ from geodata.tags import METADATA, STAGING, Tag
 from geodata.version import __version__
 
 COMMIT_ATTEMPTS = 100
+AGAIN = "Run the same command again to go on from it"
+CARRIED = ("source", "sources", "counted", "packed")
+"""Parts of a version's report that the next one keeps: what the dataset was made of."""
 
 
 def stamp() -> dict[str, str]:
@@ -128,18 +131,19 @@ def locate(reference: str, config: GeodataConfig | None) -> Place:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a version has that its parent has not, by region, and which shards it lacks.
+    """What a version has that its parent has not, by region, and which of its shards it lacks.
 
     `operation` names the command that made it; `plan_digest` all that decides the result.
-    `fields` replace those of the parent's index (`schema_`, `labels`); `report` is kept in it.
+    `fields` replace those of the parent's index (`schema_`, `labels`); `report` is kept in it with
+    what the parent's says the dataset was made of (None: all that the parent's says).
     """
 
     operation: str
     plan_digest: str
     added: Mapping[str, Sequence[Shard]]
-    removed: frozenset[str] = frozenset()
+    removed: Sequence[Shard] = ()
     fields: Mapping[str, Any] = field(default_factory=dict)
-    report: Mapping[str, Any] = field(default_factory=dict)
+    report: Mapping[str, Any] | None = field(default_factory=dict)
 
 
 class Catalog:
@@ -238,13 +242,17 @@ class Catalog:
         return self.roots.get(region, self.root)
 
     def commit(
-        self, draft: Index, shards: Mapping[str, Sequence[Shard]], onto: Index | None = None
+        self,
+        draft: Index,
+        shards: Mapping[str, Sequence[Shard]],
+        onto: Index | None = None,
+        known: Sequence[Version] | None = None,
     ) -> Index:
         """Write the lists, then create the next version from `draft` with one exclusive create.
 
-        With `onto` it is the one after that, and regions keep the roots that they have there. If a
-        concurrent commit of the same plan won, its index is returned; CommitConflict if another
-        plan won.
+        With `onto` it is the one after that, and regions keep the roots that they have there; with
+        `known` it is the one after all those. If a concurrent commit of the same plan won, its
+        index is returned; CommitConflict if another plan won.
         """
         if not self._index_store.exclusive:
             raise StoreError("the store cannot create exclusively, so nothing can be committed")
@@ -253,7 +261,8 @@ class Catalog:
             region: self._write_list(region, list(found), onto)
             for region, found in sorted(shards.items())
         }
-        known = self.versions() if onto is None else [onto.id]
+        if known is None:
+            known = self.versions() if onto is None else [onto.id]
         parent = known[-1] if known else None
         version = Version(parent.number + 1 if parent else 1)
         index = draft.model_copy(
@@ -268,11 +277,8 @@ class Catalog:
         winner = self.index(version)
         if winner.plan_digest == draft.plan_digest:
             return winner
-        raise CommitConflict(
-            f"another writer committed {version} first",
-            file=self.root,
-            hint="Run the same command again to commit on top of it",
-        )
+        text = f"another writer committed {version} first"
+        raise CommitConflict(text, file=self.root, hint=AGAIN)
 
     def amend(
         self, base: Index, change: Change, check: Callable[[Index], None] | None = None
@@ -281,18 +287,15 @@ class Catalog:
 
         When another writer commits first, the change goes on top of that; `check` sees each index
         it is to go on and may raise. CommitConflict where the other writer changed the schema, or
-        took away a shard that this change replaces.
+        a shard that this change replaces: an erased record does not come back.
         """
         for _attempt in range(COMMIT_ATTEMPTS):
             latest = self.index()
             if latest.plan_digest == change.plan_digest:
                 return latest
-            if latest.schema_ != base.schema_ or latest.labels != base.labels:
-                raise CommitConflict(
-                    f"{latest.version} has another schema than {base.version}",
-                    file=self.root,
-                    hint="Run the same command again to go on from it",
-                )
+            if _form(latest) != _form(base):
+                text = f"{latest.version} has another schema or format than {base.version}"
+                raise CommitConflict(text, file=self.root, hint=AGAIN)
             if check is not None:
                 check(latest)
             made = self._changed(latest, change)
@@ -305,29 +308,31 @@ class Catalog:
     def _changed(self, latest: Index, change: Change) -> dict[str, list[Shard]]:
         """Return the shards of the version to be, by region."""
         known = {region: self.shards(latest, region) for region in latest.regions}
-        gone = change.removed - {shard.shard_id for found in known.values() for shard in found}
-        if gone:
-            raise CommitConflict(
-                f"a shard is no longer in {latest.version}",
-                shard=min(gone),
-                hint="Run the same command again to go on from it",
-            )
+        present = {shard.shard_id: shard for found in known.values() for shard in found}
+        removed = {shard.shard_id: shard for shard in change.removed}
+        for name, shard in removed.items():
+            if present.get(name) != shard:
+                text = f"a shard is no longer in {latest.version} as it was"
+                raise CommitConflict(text, shard=name, hint=AGAIN)
         return {
             region: [
-                *(shard for shard in known.get(region, ()) if shard.shard_id not in change.removed),
+                *(shard for shard in known.get(region, ()) if shard.shard_id not in removed),
                 *change.added.get(region, ()),
             ]
             for region in sorted(known.keys() | change.added.keys())
         }
 
     def _amended(self, latest: Index, change: Change) -> Index:
+        known = latest.report
+        if change.report is not None:
+            known = {name: known[name] for name in CARRIED if name in known}
         return latest.model_copy(
             update={
                 **change.fields,
                 **stamp(),
                 "format_version": FORMAT_VERSION,
                 "plan_digest": change.plan_digest,
-                "report": {**change.report, "operation": change.operation},
+                "report": {**known, **(change.report or {}), "operation": change.operation},
             }
         )
 
@@ -346,6 +351,10 @@ class Catalog:
         if onto is None or region not in onto.regions:
             return self.roots.get(region, ".")
         return "." if onto.regions[region].root == "." else self.store(onto, region).url
+
+
+def _form(index: Index) -> tuple[Any, ...]:
+    return index.schema_, index.labels, index.format
 
 
 def holds(store: GatedStore, key: str) -> bool:

@@ -135,5 +135,5 @@ def storing(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         hint = hints.get(error.errno or 0)
-        text = error.strerror or str(error)
+        text = os.strerror(error.errno) if error.errno else str(error)
         raise StoreError(f"cannot write: {text}", file=str(path), hint=hint) from error

@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -38,7 +39,9 @@ from geodata.partition.addition import (
     load_function,
     preview,
 )
+from geodata.partition.finishing import Exif
 from geodata.partition.joining import Table
+from geodata.policy import FREE
 from geodata.prepare.typenames import parse_type
 from geodata.schema import KEY, SYSTEM
 from geodata.sources import open_source
@@ -58,8 +61,9 @@ class AddColumnReport:
     """What was added, or would be, by region.
 
     `missing` records have no row in the table and are null. `kept` shards had the column already;
-    `left` counts by region records that may not be read here and are without it. `bytes` are those
-    of the new files, 0 in a dry run.
+    `left` counts by region records that may not be read here and are without it. `free` records may
+    be read in every region, and so may what a table gave them. `stripped` counts images that lost
+    what cameras add. `bytes` are those of the new files, 0 in a dry run.
     """
 
     dataset: str
@@ -72,6 +76,8 @@ class AddColumnReport:
     kept: int
     regions: dict[str, Touched]
     left: dict[str, int] = field(default_factory=dict)
+    free: int = 0
+    stripped: int = 0
     bytes: int = 0
     seconds: float = 0.0
     dry_run: bool = False
@@ -92,6 +98,7 @@ def add_column(
     column: str | None = None,
     type: str | None = None,
     replace: bool = False,
+    exif: Exif = "auto",
     config: GeodataConfig | None = None,
     workers: int | None = None,
     dry_run: bool = False,
@@ -104,8 +111,10 @@ def add_column(
     value of `column` (default: `name`) in the row of the table (CSV, JSON lines, Parquet) whose
     `on` is that of the record, in its column of that name, else its `__key__`; null without one.
     The two columns of the table are held in memory while they are sorted, then mapped. `type` is
-    an Arrow type; default: that of the first values, or of the table's column. Raises ConfigError,
-    SchemaError, PolicyDenied, CommitConflict, CorruptShard, StoreError.
+    an Arrow type, or image, audio, text; default: that of the first values, or of the table's
+    column. Images in personal data lose what cameras add unless `exif` is "keep"; all do with
+    "strip". Raises ConfigError, SchemaError, PolicyDenied, CommitConflict, CorruptShard,
+    StoreError.
     """
     began = time.monotonic()
     if (function is None) == (join is None):
@@ -117,9 +126,9 @@ def add_column(
         source = _Computed(function)
     else:
         source = _Joined(str(join), on, column or name)
-    asked = {"column": name, "type": type, "replace": replace, **source.identity()}
+    asked = {"column": name, "type": type, "replace": replace, "exif": exif, **source.identity()}
     edit = Edit.of(dataset, config, OPERATION, asked, progress or Silent())
-    run = _Adding(edit, name, given, source, replace, get_executor("local", workers))
+    run = _Adding(edit, name, given, source, replace, exif, get_executor("local", workers))
     if dry_run:
         report = run.preview()
     else:
@@ -147,13 +156,11 @@ class _Computed:
         load_function(name, self._making.folder)
 
     def identity(self) -> dict[str, Any]:
-        """Return the function with the digest of its module's code."""
-        module = sys.modules[self._making.name.partition(":")[0]]
-        try:
-            code = inspect.getsource(module)
-        except (OSError, TypeError):
-            code = ""
-        return {"function": self._making.name, "code": hashlib.sha256(code.encode()).hexdigest()}
+        """Return the function with its module's code, and that of modules beside it in use."""
+        own = self._making.name.partition(":")[0]
+        beside = Path(self._making.folder)
+        used = {own} | {name for name, module in sys.modules.items() if _lies_in(module, beside)}
+        return {"function": self._making.name, "code": {name: _code_of(name) for name in used}}
 
     def prepare(self, folder: Path, schema: pa.Schema) -> Making:  # noqa: ARG002
         """Return the function."""
@@ -166,6 +173,19 @@ class _Computed:
             if kind is not None:
                 return pa.field(name, kind)
         raise ConfigError("all values are null", hint="Say the type of the column with --type")
+
+
+def _lies_in(module: ModuleType | None, folder: Path) -> bool:
+    path = getattr(module, "__file__", None)
+    return path is not None and Path(path).parent == folder
+
+
+def _code_of(module: str) -> str:
+    try:
+        code = inspect.getsource(sys.modules[module])
+    except (OSError, TypeError):
+        code = ""
+    return hashlib.sha256(code.encode()).hexdigest()
 
 
 class _Joined:
@@ -212,6 +232,7 @@ class _Adding:
     given: pa.Field | None
     source: _Computed | _Joined
     replace: bool
+    exif: Exif
     executor: Executor
 
     def run(self) -> AddColumnReport:
@@ -222,7 +243,8 @@ class _Adding:
             return _again(*known)
         edit.plan()
         made = self.field()
-        shared = self._shared(made, edit.folder.path / "table")
+        home = edit.works.get(edit.catalog.access.here, edit.folder)
+        shared = self._shared(made, home.path / "table")
         results = edit.run(
             "write",
             self.executor,
@@ -231,7 +253,11 @@ class _Adding:
             shared,
             basis=[[placed.shard.to_line(), shared.schema] for placed in edit.shards],
         )
-        report = self._report(made, results)
+        try:
+            report = self._report(made, results)
+        except ConfigError:
+            edit.forget()
+            raise
         added = made_by(edit.shards, results)
         pairs = zip(edit.shards, results, strict=True)
         gone = [placed.shard for placed, result in pairs if result["shards"]]
@@ -295,6 +321,8 @@ class _Adding:
             making=making,
             replace=self.replace,
             fill=any(column_part(self.name) in placed.shard.files for placed in shards),
+            exif=self.exif,
+            labels=len(self._labels(made)[self.name]) if schemas.is_label(made) else None,
         )
 
     def _labels(self, made: pa.Field) -> dict[str, list[str]]:
@@ -319,12 +347,14 @@ class _Adding:
             kept=len(edit.shards) - len(changed),
             regions=touched(changed),
             left=edit.left_behind(),
+            free=sum(p.shard.live for p in changed if p.shard.tag.data_category in FREE),
+            stripped=sum(result.get("stripped", 0) for result in results),
         )
+        if not edit.shards:
+            raise ConfigError("the dataset holds no record")
         if not changed:
-            edit.forget()
             raise ConfigError(f"the dataset has a column '{self.name}' already", hint=REPLACE)
         if report.missing == report.records > 0:
-            edit.forget()
             raise ConfigError(
                 "no record has a row in the table",
                 column=self.name,

@@ -74,7 +74,7 @@ class SourceAppend:
             entry = entry_of(run, written)
             if _may_meet(entry, known):
                 self._check_keys(base, written.shards)
-            files = keep_files(store, run.files)
+            files = keep_files(store, run.listed, self.folder.work)
             change = _change(run, base, written, [*known, {**entry, "files": files}])
             try:
                 index = self.catalog.amend(base, change, partial(check_same, base))

@@ -1,8 +1,9 @@
 """Merges small shards, folds columns of their own into the main file, and drops tombstones.
 
 Appends and drops leave shards far under the target size, which cost an open and a seek each. Those
-of one tag, region and set of columns become shards of about the target; a shard of at least half of
-it that is one file without tombstones stays as it is. What is in the records stays as it is.
+of one tag, region and set of columns, all with their tokens counted or none, become shards of about
+the target; a shard of at least half of it that is one file without tombstones stays as it is. What
+is in the records stays as it is.
 """
 
 from __future__ import annotations
@@ -126,9 +127,10 @@ class _Compact:
         found = self.edit.run(
             "survey", self._executor(), measure_shard, asked, self.edit.edited, store=store
         )
-        groups: dict[tuple[str, ...], list[tuple[Placed, int]]] = {}
+        groups: dict[tuple[Any, ...], list[tuple[Placed, int]]] = {}
         for placed, measured in zip(asked, found, strict=True):
-            group = (placed.region, placed.shard.tag.digest, *measured["columns"])
+            held = measured["counted"], *measured["columns"]
+            group = (placed.region, placed.shard.tag.digest, *held)
             groups.setdefault(group, []).append((placed, measured["planned"]))
         packed = (run for _key, group in sorted(groups.items()) for run in self._packed(group))
         return [Merge(tuple(run), len(run) > 1 and run[0].region != STAGING) for run in packed]

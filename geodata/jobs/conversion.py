@@ -21,6 +21,7 @@ from geodata.errors import ConfigError, GeodataError, SchemaError, TooManyBadRec
 from geodata.executors import Executor
 from geodata.jobs.base import NAME_CHARS, JobFolder, Progress, digest_of
 from geodata.jobs.comparing import print_shards, prints_folder, repeats_among
+from geodata.jobs.listed import Listed
 from geodata.jobs.planning import Options, Planner
 from geodata.jobs.target import Target
 from geodata.manifest import Shard
@@ -66,17 +67,14 @@ class Conversion:
     progress: Progress
     target: Target | None = None
     held: tuple[Stored, Sequence[Shard]] | None = None
-    files: list[dict[str, Any]] = field(init=False)
+    listed: Listed = field(init=False)
     digest: str = field(init=False)
     """Of all that decides the result."""
 
     def __post_init__(self) -> None:
-        self.files = [
-            {"name": file.name, "nbytes": file.nbytes, "mtime_ns": file.mtime_ns}
-            for file in self.source.files
-        ]
+        self.listed = Listed(self.source)
         given = {**self.identity, **self.options.to_json()}
-        self.digest = digest_of({**given, "files": self.files})
+        self.digest = digest_of({**given, "files": self.listed.digest})
 
     def run(self, executor: Executor, max_errors: int | None, restart: bool) -> Written:
         """Plan or load the plan, and write what is missing."""
@@ -107,23 +105,24 @@ class Conversion:
         basis = digest_of([self.digest, self.target and self.target.digest])
         if plan is None or plan["digest"] != basis:
             made = self._planner.plan(self.folder, executor, self.progress)
-            plan = {**made, "digest": basis}
+            plan = {**made, "digest": basis, "files": self.listed.digest}
+            self.listed.write(self._list)
             self.folder.save("plan", plan)
             self.folder.forget("failed")
         return plan
 
     def _changed(self, plan: dict[str, Any]) -> str | None:
         """Return the first file that is not as it was planned."""
-        before = {file["name"]: file for file in plan["files"]}
-        after = {file["name"]: file for file in self.files}
-        names = sorted(before.keys() | after.keys())
-        return next((n for n in names if before.get(n) != after.get(n)), None)
+        same = plan["files"] == self.listed.digest
+        return None if same else self.listed.difference(self._list)
+
+    @property
+    def _list(self) -> Path:
+        return self.folder.path / "files"
 
     @property
     def _planner(self) -> Planner:
-        return Planner(
-            self.source, self.options, self.identity, self.files, self.digest, self.target
-        )
+        return Planner(self.source, self.options, self.identity, self.listed, self.target)
 
     def _shared(self, plan: dict[str, Any], max_errors: int | None) -> Staging:
         return Staging(
@@ -244,7 +243,7 @@ class Conversion:
             rejected=found["rejected"],
             duplicates=found["duplicates"],
             reasons=reasons_of(result["reasons"] for result in results).most_common(),
-            bytes_in=sum(file["nbytes"] for file in plan["files"]),
+            bytes_in=self.listed.nbytes,
             quarantine=str(self._quarantine) if kept else None,
             own_keys=any(result["own_keys"] for result in results),
             encodings=plan["encodings"],

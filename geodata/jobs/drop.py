@@ -76,6 +76,8 @@ def drop(
     if bool(keys) == (where is not None):
         raise ConfigError("give keys, or a condition", hint="--key, --keys FILE or --where")
     wanted = sorted(set(keys))
+    if bad := [key for key in wanted if not _is_text(key)]:
+        raise ConfigError(f"a key is no text: {bad[0]!a}", hint="Keys are UTF-8")
     asked = {
         "keys": digest_of(wanted) if wanted else None,
         "where": where.model_dump(by_alias=True, exclude_none=True) if where else None,
@@ -97,7 +99,7 @@ def drop(
 def read_keys(path: Path) -> list[str]:
     """Return the keys of a file, one a line; ConfigError if there is none."""
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, ValueError) as error:
         raise ConfigError(f"the keys cannot be read: {error}", file=str(path)) from error
     keys = [line.removesuffix("\r") for line in lines]
@@ -105,6 +107,11 @@ def read_keys(path: Path) -> list[str]:
     if not found:
         raise ConfigError("the file holds no key", file=str(path), hint="One a line")
     return found
+
+
+def _is_text(key: str) -> bool:
+    """Return whether a key has no bytes of an argument that are not UTF-8."""
+    return not any("\ud800" <= char <= "\udfff" for char in key)
 
 
 def _check_condition(edit: Edit, choice: Choice) -> None:

@@ -11,21 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from geodata.catalog import Catalog, Change, holds, locate
 from geodata.config import GeodataConfig
-from geodata.errors import CommitConflict, ConfigError, GeodataError, PolicyDenied
+from geodata.errors import ConfigError, GeodataError, PolicyDenied
 from geodata.executors import Executor
 from geodata.jobs.base import JobFolder, Progress, digest_of
 from geodata.manifest import Index, Shard, Version
 from geodata.partition.opening import Edited, Placed
 from geodata.policy import Movement
 
-CARRIED = ("source", "sources", "counted", "packed")
-"""Parts of a version's report that the next one keeps: what the dataset was made of."""
+EDITS = ("add-column", "drop")
+"""Operations that a dataset made anew of its source would undo."""
 
 
 @dataclass(slots=True)
@@ -200,33 +199,17 @@ class Edit:
 
         CommitConflict if another writer changed one of them, or the schema.
         """
-        replaced = {shard.shard_id: shard for shard in gone}
-        kept = {name: self.index.report[name] for name in CARRIED if name in self.index.report}
         change = Change(
             operation=self.operation,
             plan_digest=self.digest,
             added=added,
-            removed=frozenset(replaced),
+            removed=list(gone),
             fields=fields or {},
-            report={**kept, "identity": self.identity, "done": dict(report)},
+            report={"identity": self.identity, "done": dict(report)},
         )
-        index = self.catalog.amend(self.index, change, partial(self._check, replaced))
+        index = self.catalog.amend(self.index, change)
         self.forget()
         return index
-
-    def _check(self, replaced: Mapping[str, Shard], latest: Index) -> None:
-        """Raise CommitConflict if a shard to be replaced is not as it was."""
-        if latest.version == self.index.version:
-            return
-        for region in latest.regions:
-            for shard in self.catalog.shards(latest, region):
-                known = replaced.get(shard.shard_id)
-                if known is not None and known != shard:
-                    raise CommitConflict(
-                        f"a shard was changed in {latest.version}",
-                        shard=shard.shard_id,
-                        hint="Run the same command again to go on from it",
-                    )
 
     def forget(self) -> None:
         """Remove what the job kept, in every region: it is done, or nothing was to do."""
@@ -263,6 +246,22 @@ def _readable(catalog: Catalog, index: Index, purpose: str) -> tuple[list[Placed
             hint="Run the same command in the region where they lie",
         )
     return shards, left
+
+
+def edits_since(catalog: Catalog, index: Index, operation: str) -> list[str]:
+    """Return what changed records or columns since `operation` made the dataset, oldest first.
+
+    Each as in `drop of v000002`; a version that was removed ends the search.
+    """
+    found: list[str] = []
+    while (made := index.report.get("operation")) != operation:
+        if made in EDITS:
+            found.append(f"{made} of {index.version}")
+        before = index.report["of"] if made == "rollback" else index.parent
+        if before is None or Version.parse(before) not in catalog.versions():
+            break
+        index = catalog.exactly(Version.parse(before))
+    return found[::-1]
 
 
 def made_by(

@@ -7,27 +7,25 @@ The newest version always stays. What is in quarantine stays too.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import re
-import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from geodata.catalog import Catalog, locate
+from geodata.catalog import Catalog, Place, locate
 from geodata.config import GeodataConfig
 from geodata.errors import ConfigError
-from geodata.jobs.base import JOBS_DIR, SCHEMA_VERSION
-from geodata.manifest import METADATA_DIR, Index, Shard, Version
-from geodata.stores import GatedStore
+from geodata.jobs.base import SCHEMA_VERSION, JobFolder
+from geodata.jobs.deliveries import unfinished
+from geodata.manifest import METADATA_DIR, Index
+from geodata.stores import GatedStore, open_store
 
 GRACE_SECONDS = 86_400
-
-_SHARD_FILE = re.compile(r"\bdata/region=[^\"\\]+")
+UNFINISHED = "unfinished"
 
 
 @dataclass(slots=True)
@@ -66,8 +64,8 @@ def gc(
 ) -> GcReport:
     """Remove what no version needs; with `keep`, give up all but the newest so many versions.
 
-    `grace` is in seconds. Raises ConfigError where a version is named, PolicyError where a file may
-    not be deleted from here.
+    `grace` is in seconds. Raises ConfigError where a version is named, StoreError where a job that
+    was to go begins meanwhile, PolicyError where a file may not be deleted from here.
     """
     place = locate(reference, config)
     if place.version is not None:
@@ -75,76 +73,73 @@ def gc(
     if keep is not None and keep < 1:
         raise ConfigError("the newest version always stays", hint="--keep 1 or more")
     catalog = Catalog.at(place, "gc")
-    before = time.time() - grace
-    jobs = [job for root in _roots(catalog) for job in _jobs(Path(root), before)]
-    known = catalog.versions()  # after the jobs: what one of them commits meanwhile is a version
-    numbers = sorted({version.number for version in known})[-keep if keep else 0 :]
-    kept = [version for version in known if version.number in numbers]
-    gone = [version for version in known if version.number not in numbers]
-    indexes = [catalog.exactly(version) for version in kept]
-    report = GcReport(
-        indexes[-1].dataset, list(map(str, gone)), list(map(str, kept)), dry_run=dry_run
-    )
-    needed = _needed(catalog, indexes).union(*(job.files for job in jobs if job.alive))
-    for version in gone:
-        _drop_version(catalog, version, report)
-    for job in jobs:
-        if not job.alive:
-            report.jobs.append(job.path.name)
-            report.add("jobs", job.nbytes)
-            if not dry_run:
-                shutil.rmtree(job.path, ignore_errors=True)
-    for region, store in _stores(catalog, indexes[-1]):
-        for prefix, kind in _places(region):
-            _sweep(store, prefix, kind, needed, before, report)
+    report = GcReport(catalog.index().dataset, [], [], dry_run=dry_run)
+    with ExitStack() as holds:
+        if not dry_run:
+            holds.enter_context(versions_held(place))
+        _collect(catalog, keep, time.time() - grace, report, holds)
     return report
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """A job's folder; it is alive if it runs, or may go on. `files` are those it has delivered."""
+@contextmanager
+def versions_held(place: Place) -> Iterator[None]:
+    """Hold off others that give versions up, or bring one back, while the body runs."""
+    folder = JobFolder(Path(place.root), "versions")
+    with folder.held():
+        try:
+            yield
+        finally:
+            folder.remove()
 
-    path: Path
-    alive: bool
-    files: frozenset[str]
-    nbytes: int
+
+def _collect(
+    catalog: Catalog, keep: int | None, before: float, report: GcReport, holds: ExitStack
+) -> None:
+    """Remove what nothing needs and nobody has touched since `before`."""
+    delivered = _without_jobs(catalog, before, report, holds)
+    known = catalog.versions()  # after the jobs: what one of them commits meanwhile is a version
+    indexes = {version: catalog.exactly(version) for version in known}
+    numbers = sorted({version.number for version in known})[-keep if keep else 0 :]
+    kept = [version for version in known if version.number in numbers]
+    gone = [version for version in known if version.number not in numbers]
+    report.versions, report.kept = list(map(str, gone)), list(map(str, kept))
+    needed = delivered | _needed(catalog, [indexes[version] for version in kept])
+    places = list(_places(_stores(catalog, indexes.values())))
+    for version in gone:
+        report.add("versions", catalog.drop(version, report.dry_run))
+    for store, prefix, kind in places:
+        _sweep(store, prefix, kind, needed, before, report)
 
 
-def _roots(catalog: Catalog) -> set[str]:
+def _without_jobs(
+    catalog: Catalog, before: float, report: GcReport, holds: ExitStack
+) -> frozenset[str]:
+    """Remove the jobs that are over; return what the others have delivered.
+
+    A job that is removed begins anew from now on. One that keeps its results elsewhere is held to
+    the end: it finds out what is gone when it goes on.
+    """
+    jobs = [job for root in _roots(catalog) for job in unfinished(Path(root), before)]
+    for job in jobs:
+        if job.alive:
+            continue
+        report.jobs.append(job.folder.path.name)
+        report.add("jobs", job.nbytes)
+        if not report.dry_run:
+            if job.elsewhere is not None:
+                holds.enter_context(job.elsewhere.held())
+            with job.folder.held():
+                job.folder.remove()
+    return frozenset(name for job in jobs if job.alive for name in job.files)
+
+
+def _roots(catalog: Catalog) -> list[str]:
     """Return the folders in which jobs of this dataset keep what they need."""
     index = catalog.index()
-    return {catalog.root, *(catalog.store(index, region).url for region in index.regions)}
+    return sorted({catalog.root, *(catalog.store(index, region).url for region in index.regions)})
 
 
-def _jobs(root: Path, before: float) -> Iterator[_Job]:
-    folder = root / JOBS_DIR
-    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        inside = [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else []
-        newest = max((p.stat().st_mtime for p in inside), default=path.stat().st_mtime)
-        files = frozenset(name for p in path.glob("*.json") for name in _shard_files(p))
-        nbytes = sum(p.stat().st_size for p in inside)
-        yield _Job(path, newest >= before or _is_held(path), files, nbytes)
-
-
-def _is_held(path: Path) -> bool:
-    try:
-        descriptor = os.open(path / "lock", os.O_RDWR)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
-
-
-def _shard_files(path: Path) -> list[str]:
-    return _SHARD_FILE.findall(path.read_text(encoding="utf-8"))
-
-
-def _needed(catalog: Catalog, indexes: list[Index]) -> set[str]:
+def _needed(catalog: Catalog, indexes: Iterable[Index]) -> frozenset[str]:
     """Return the keys of all files that versions name."""
     needed: set[str] = set()
     lists: set[str] = set()
@@ -155,43 +150,50 @@ def _needed(catalog: Catalog, indexes: list[Index]) -> set[str]:
                 continue
             lists.add(entry.listing.path)
             for shard in catalog.shards(index, region):
-                needed.update(_paths(shard))
-    return needed | lists
+                needed.update(ref.path for ref in shard.files.values())
+    return frozenset(needed | lists)
 
 
-def _paths(shard: Shard) -> Iterator[str]:
-    return (ref.path for ref in shard.files.values())
+def _stores(catalog: Catalog, indexes: Iterable[Index]) -> list[tuple[str, GatedStore]]:
+    """Return each region's stores, of all versions, by region; that of the index has none: ""."""
+    own = open_store(catalog.root, region=catalog.access.here, access=catalog.access)
+    found = {("", own.url): own}
+    for index in indexes:
+        for region in index.regions:
+            store = catalog.store(index, region)
+            found[region, store.url] = store
+    return [(region, found[region, url]) for region, url in sorted(found)]
 
 
-def _stores(catalog: Catalog, index: Index) -> Iterator[tuple[str, GatedStore]]:
-    for region in sorted(index.regions):
-        yield region, catalog.store(index, region)
-
-
-def _places(region: str) -> list[tuple[str, str]]:
-    return [
-        (f"data/region={region}/", "data"),
-        (f"{METADATA_DIR}/lists/region={region}/", "lists"),
-        (f"{METADATA_DIR}/sources/", "sources"),
-    ]
-
-
-def _drop_version(catalog: Catalog, version: Version, report: GcReport) -> None:
-    nbytes = catalog.drop(version, report.dry_run)
-    report.add("versions", nbytes)
+def _places(stores: Iterable[tuple[str, GatedStore]]) -> Iterator[tuple[GatedStore, str, str]]:
+    """Yield where files lie, no place twice: store, prefix, and kind."""
+    roots = set()
+    for region, store in stores:
+        if region:
+            yield store, f"data/region={region}/", "data"
+            yield store, f"data/region={region}/", UNFINISHED
+            yield store, f"{METADATA_DIR}/lists/region={region}/", "lists"
+        if store.url not in roots:
+            roots.add(store.url)
+            yield store, f"{METADATA_DIR}/sources/", "sources"
+            yield store, f"{METADATA_DIR}/", UNFINISHED
 
 
 def _sweep(
-    store: GatedStore, prefix: str, kind: str, needed: set[str], before: float, report: GcReport
+    store: GatedStore,
+    prefix: str,
+    kind: str,
+    needed: frozenset[str],
+    before: float,
+    report: GcReport,
 ) -> None:
-    """Remove the objects below a prefix that nothing needs, and what was never finished."""
-    for unfinished in (False, True):
-        for info in list(store.list(prefix, unfinished)):
-            if info.key in needed:
-                continue
-            if info.modified >= before:
-                report.young += 1
-                continue
-            report.add("unfinished" if unfinished else kind, info.nbytes)
-            if not report.dry_run:
-                store.delete(info.key)
+    """Remove the objects below a prefix that nothing needs, or what was never finished there."""
+    for info in store.list(prefix, kind == UNFINISHED):
+        if info.key in needed:
+            continue
+        if info.modified >= before:
+            report.young += 1
+            continue
+        report.add(kind, info.nbytes)
+        if not report.dry_run:
+            store.delete(info.key)

@@ -9,14 +9,20 @@ are shards of staging datasets; their ids, which are digests, may travel.
 from __future__ import annotations
 
 import hashlib
+import heapq
+import io
 import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from geodata.catalog import Catalog
+from geodata.durable import storing
 from geodata.errors import ConfigError, FormatVersionError, ManifestError
+from geodata.jobs.listed import Entry, Listed, entries_of
 from geodata.manifest import METADATA_DIR, Index, Shard, Version
 from geodata.sources.base import KINDS, Reading, Source, list_files
 from geodata.sources.listing import FileList
@@ -25,7 +31,7 @@ from geodata.tags import METADATA, STAGING, UNCLASSIFIED, Tag
 
 FORMAT_VERSION = 1
 
-_Entry = tuple[bytes, int, int]
+_HEAD = json.dumps({"format_version": FORMAT_VERSION}).encode() + b"\n"
 
 
 def sources_of(catalog: Catalog, index: Index) -> list[dict[str, Any]]:
@@ -42,9 +48,18 @@ def sources_of(catalog: Catalog, index: Index) -> list[dict[str, Any]]:
     return list(index.report["sources"])
 
 
-def keep_files(store: GatedStore, files: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Store the list of a source's files; return the reference to it."""
-    return _keep(store, files, UNCLASSIFIED)
+def keep_files(store: GatedStore, listed: Listed, work: Path) -> dict[str, Any]:
+    """Store the list of a source's files, made in the folder `work`; return the reference to it."""
+    path, digest = work / "files.jsonl", hashlib.sha256()
+    with storing(path):
+        work.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            for line in chain([_HEAD], listed.lines()):
+                digest.update(line)
+                file.write(line)
+    key = _key(digest.hexdigest())
+    store.put(key, path, UNCLASSIFIED)
+    return {"path": key, "sha256": digest.hexdigest(), "count": listed.count}
 
 
 def keep_shards(catalog: Catalog, shards: Iterable[Shard]) -> dict[str, Any]:
@@ -80,27 +95,31 @@ def _index_store(catalog: Catalog) -> GatedStore:
 
 
 def _keep(store: GatedStore, lines: Sequence[dict[str, Any]], tag: Tag) -> dict[str, Any]:
-    whole = [{"format_version": FORMAT_VERSION}, *lines]
-    data = "".join(json.dumps(line) + "\n" for line in whole).encode()
+    data = _HEAD + "".join(json.dumps(line) + "\n" for line in lines).encode()
     digest = hashlib.sha256(data).hexdigest()
-    key = f"{METADATA_DIR}/sources/{digest}.jsonl"
+    key = _key(digest)
     store.write(key, data, tag)
     return {"path": key, "sha256": digest, "count": len(lines)}
 
 
-def _lines(store: GatedStore, ref: dict[str, Any], tag: Tag) -> list[dict[str, Any]]:
-    """Return what was kept under a reference."""
+def _key(digest: str) -> str:
+    return f"{METADATA_DIR}/sources/{digest}.jsonl"
+
+
+def _lines(store: GatedStore, ref: dict[str, Any], tag: Tag) -> Iterator[dict[str, Any]]:
+    """Yield what was kept under a reference."""
     data = store.read(ref["path"], tag)
     if hashlib.sha256(data).hexdigest() != ref["sha256"]:
         raise ManifestError("what a dataset was made of is damaged", file=ref["path"])
-    head, *lines = map(json.loads, data.splitlines())
+    lines = map(json.loads, io.BytesIO(data))
+    head = next(lines)
     if head["format_version"] > FORMAT_VERSION:
         raise FormatVersionError(
             "what a dataset was made of is from a newer release",
             file=ref["path"],
             hint="pip install -U geodata-train",
         )
-    return lines
+    yield from lines
 
 
 def fresh_part(
@@ -113,19 +132,21 @@ def fresh_part(
     mine = [entry["files"] for entry in entries if entry.get("source_id") == opened.source_id]
     if not mine:
         return opened
-    known = [entry for ref in mine for entry in _files(store, ref)]
-    now = ((os.fsencode(f.name), f.nbytes, f.mtime_ns) for f in opened.files)
-    added = {entry[0] for entry in _added(sorted(known), sorted(now))}
+    known: Iterable[Entry] = heapq.merge(*(_files(store, ref) for ref in mine))
+    now: Iterable[Entry] = entries_of(opened.files)
+    if not isinstance(opened.files, FileList):  # whose order is that of the names
+        known, now = sorted(known), sorted(now)
+    added = {entry[0] for entry in _added(known, now)}
     return _narrowed(opened, added, reading) if added else None
 
 
-def _files(store: GatedStore, ref: dict[str, Any]) -> Iterator[_Entry]:
+def _files(store: GatedStore, ref: dict[str, Any]) -> Iterator[Entry]:
     """Yield the files of a stored list."""
     for file in _lines(store, ref, UNCLASSIFIED):
         yield os.fsencode(file["name"]), file["nbytes"], file["mtime_ns"]
 
 
-def _added(known: Iterable[_Entry], now: Iterable[_Entry]) -> Iterator[_Entry]:
+def _added(known: Iterable[Entry], now: Iterable[Entry]) -> Iterator[Entry]:
     """Yield the entries that are not among those known, all of which must be there as they were."""
     have = iter(known)
     old = next(have, None)

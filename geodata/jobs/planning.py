@@ -16,6 +16,7 @@ from geodata import schema as schemas
 from geodata.errors import SchemaError
 from geodata.executors import Executor
 from geodata.jobs.base import NAME_CHARS, JobFolder, Progress, digest_of
+from geodata.jobs.listed import Listed
 from geodata.jobs.scans import piece_name, scan_pieces
 from geodata.jobs.target import Target
 from geodata.partition.rejects import OnError
@@ -65,15 +66,13 @@ class Options:
 class Planner:
     """Makes the plan of one conversion.
 
-    `identity` names the source and how it is read, as plain JSON; `files` are those of the source,
-    and `listing` is their digest.
+    `identity` names the source and how it is read, as plain JSON; `listed` are its files.
     """
 
     source: Source
     options: Options
     identity: dict[str, Any]
-    files: list[dict[str, Any]]
-    listing: str
+    listed: Listed
     target: Target | None = None
 
     def plan(self, folder: JobFolder, executor: Executor, progress: Progress) -> dict[str, Any]:
@@ -90,7 +89,6 @@ class Planner:
             self.target.check(stored)
             stored, labels = self.target.schema, self.target.grown(seen)
         plan = {
-            "files": self.files,
             "pieces": [asdict(piece) for piece in pieces],
             "first_rows": first_rows(scans),
             "rows": sum(scan.rows for scan in scans),
@@ -133,8 +131,8 @@ class Planner:
     def _files_of(self, piece: Piece) -> list[Any]:
         """Return the files that a piece is read from: name, size and time of each."""
         if reads_own_files(self.source):
-            return [list(self.files[number].values()) for number in files_of(piece)]
-        return [piece.file, piece.files, self.listing]
+            return [self.listed.facts(number) for number in files_of(piece)]
+        return [piece.file, piece.files, self.listed.digest]
 
     def _read_schema(self, scans: Sequence[Scan]) -> pa.Schema:
         """Return the schema of what the source yields."""

@@ -1,42 +1,54 @@
 """Makes indexes and sidecars anew from their shards, and lists what is beyond repair.
 
 A file that is made anew has the digest it had, for it follows from the shard alone; one that an
-other release would write otherwise gets a new version of the dataset. A damaged shard cannot be
-mended from within: it is named, and left out of a new version if that is asked for.
+other release would write otherwise gets a new version of the dataset, and so does a sidecar that
+lost token counts which took a tokenizer's file: it is named. A damaged shard cannot be mended from
+within: it is named, and left out of a new version if that is asked for.
 """
 
 from __future__ import annotations
 
+import errno
+import hashlib
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from geodata import schema as schemas
 from geodata.catalog import Catalog, Change, locate, tag_of_file
 from geodata.config import GeodataConfig
 from geodata.digests import digest_of as bytes_digest
-from geodata.errors import GeodataError
+from geodata.durable import storing
+from geodata.errors import CorruptShard, PolicyDenied, StoreError
 from geodata.executors import get_executor
 from geodata.formats import get_format
-from geodata.formats.joined import beside, data_parts, is_sidecar
+from geodata.formats.joined import MAIN, beside, data_parts, is_sidecar, open_shard
 from geodata.jobs.base import SCHEMA_VERSION, JobFolder, Progress, Silent, digest_of
 from geodata.manifest import FileRef, Index, Shard
 from geodata.partition import measure
 from geodata.partition.opening import Placed
-from geodata.partition.sealing import file_ref
+from geodata.partition.sealing import SIDECAR, file_ref
+from geodata.prepare.tokens import Counting
 from geodata.stores import Access, open_store
 
 
 @dataclass(slots=True)
 class RepairReport:
-    """`repaired`: {shard, file} made anew; `lost`: {shard, region, file, problem, records}."""
+    """`repaired`: {shard, file} made anew.
+
+    `lost`: {shard, region, file, problem, records, dropped} of what could not be. A new version
+    leaves out a shard that lost records (`dropped`), not one whose index is amiss. `uncounted` are
+    the shards whose tokens were counted and are no longer.
+    """
 
     dataset: str
     version: str
     shards: int
     repaired: list[dict[str, Any]] = field(default_factory=list)
     lost: list[dict[str, Any]] = field(default_factory=list)
+    uncounted: list[str] = field(default_factory=list)
     dropped: int = 0
     """Records that a new version leaves out."""
     dry_run: bool = False
@@ -44,7 +56,7 @@ class RepairReport:
     @property
     def ok(self) -> bool:
         """Return whether all is whole now."""
-        return not self.lost or bool(self.dropped)
+        return all(entry["dropped"] for entry in self.lost)
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain JSON."""
@@ -54,6 +66,9 @@ class RepairReport:
 @dataclass(frozen=True, slots=True)
 class _Shared:
     form: str
+    schema: dict[str, Any]
+    counted: dict[str, Any] | None
+    """Whose tokens were counted, and how, as the version's report tells."""
     access: Access
     works: dict[str, str]
     dry_run: bool
@@ -80,7 +95,8 @@ def repair(
     folder = JobFolder(Path(place.root), "repair")
     works = {p.region: str(JobFolder(Path(p.root), "repair").work) for p in placed}
     report = RepairReport(index.dataset, index.version, len(placed), dry_run=dry_run)
-    shared = _Shared(index.format, catalog.access, works, dry_run)
+    counted = index.report.get("counted")
+    shared = _Shared(index.format, index.schema_, counted, catalog.access, works, dry_run)
     with folder.held():
         shown.start("repair", sum(p.shard.nbytes for p in placed), "B")
         results: dict[int, dict[str, Any]] = {}
@@ -92,6 +108,7 @@ def repair(
         for number in range(len(placed)):
             report.repaired += results[number]["repaired"]
             report.lost += results[number]["lost"]
+            report.uncounted += results[number]["uncounted"]
         if not dry_run:
             changed = {
                 number: Shard.from_line(results[number]["line"])
@@ -125,7 +142,7 @@ def _mend(shared: _Shared, placed: Placed) -> dict[str, Any]:
         paths[part] = path
         if problem := _problem(path, ref):
             damaged[part] = problem
-    told: dict[str, Any] = {"repaired": [], "lost": [], "line": None}
+    told: dict[str, Any] = {"repaired": [], "lost": [], "uncounted": [], "line": None}
     for part in data_parts(shard.files):
         if part in damaged:
             told["lost"].append(_lost(placed, part, damaged[part]))
@@ -134,22 +151,28 @@ def _mend(shared: _Shared, placed: Placed) -> dict[str, Any]:
             if what in damaged:
                 try:
                     shard = _renewed(shared, placed, shard, part, what, paths)
-                except (GeodataError, ValueError, OSError) as error:
+                except (CorruptShard, PolicyDenied, ValueError) as error:
                     told["lost"].append(_lost(placed, what, str(error)))
                     continue
                 told["repaired"].append({"shard": shard.shard_id, "file": shard.files[what].path})
+                if what == SIDECAR and _lost_counts(shared, placed.shard, shard):
+                    told["uncounted"].append(shard.shard_id)
     if shard != placed.shard:
         told["line"] = shard.to_line()
     return told
 
 
 def _problem(path: Path, ref: FileRef) -> str | None:
+    """Return what is wrong with a file; StoreError where that cannot be told from here."""
     try:
         found = file_ref(path, ref.path)
     except FileNotFoundError:
         return "is missing"
     except OSError as error:
-        return f"cannot be read: {error.strerror}"
+        if error.errno == errno.EIO:
+            return f"cannot be read: {error.strerror}"
+        text = f"cannot be read: {error.strerror}"
+        raise StoreError(text, file=str(path), hint="Make it readable first") from error
     if found.nbytes != ref.nbytes:
         return f"has {found.nbytes} bytes, not {ref.nbytes}"
     return None if found == ref else "does not match its digest"
@@ -163,6 +186,7 @@ def _lost(placed: Placed, part: str, problem: str) -> dict[str, Any]:
         "file": shard.files[part].path,
         "problem": problem,
         "records": shard.live,
+        "dropped": False,
     }
 
 
@@ -171,14 +195,17 @@ def _renewed(
 ) -> Shard:
     """Return the shard with an index or a sidecar made anew and delivered."""
     form = get_format(shared.form)
-    work = Path(shared.works[placed.region]) / shard.shard_id
-    work.mkdir(parents=True, exist_ok=True)
-    made = work / paths[what].name
-    if is_sidecar(what):
-        _digest, units = measure(form, paths[part], None, shard.content_digest)
-        made.write_bytes(units.to_bytes())
-    else:
-        form.write_index(paths[part], made)
+    store = open_store(placed.root, region=placed.region, access=shared.access)
+    counting = _counting(shared) if part == MAIN else None
+    if counting is not None or not is_sidecar(what):  # what is made anew takes reading the records
+        store.local_path(shard.files[part].path, shard.tag, shard.shard_id, shard.live)
+    made = Path(shared.works[placed.region]) / shard.shard_id / paths[what].name
+    with storing(made):
+        made.parent.mkdir(parents=True, exist_ok=True)
+        if is_sidecar(what):
+            made.write_bytes(_sidecar(shared, shard, part, paths, counting))
+        else:
+            form.write_index(paths[part], made)
     old = shard.files[what]
     ref = file_ref(made, old.path)
     if ref != old:
@@ -186,9 +213,48 @@ def _renewed(
         mark = bytes_digest(made.read_bytes()).rpartition(":")[2][:8]
         ref = replace(ref, path=f"{stem}{mark}-{paths[what].name}")
     if not shared.dry_run:
-        store = open_store(placed.root, region=placed.region, access=shared.access)
         store.put(ref.path, made, tag_of_file(shard, what), about=shard.shard_id)
     return shard if ref == old else replace(shard, files={**shard.files, what: ref})
+
+
+def _sidecar(
+    shared: _Shared, shard: Shard, part: str, paths: dict[str, Path], counting: Counting | None
+) -> bytes:
+    """Return a sidecar made anew, with the tokens that it counted where that takes no file."""
+    form = get_format(shared.form)
+    _digest, units = measure(form, paths[part], None, shard.content_digest)
+    if counting is None:
+        return units.to_bytes()
+    count, schema = counting.opened(), schemas.from_json(shared.schema)
+    reader = open_shard(form, {name: paths[name] for name in data_parts(paths)}, schema)
+    try:
+        batches = (reader.read_unit(n, [counting.column]) for n in range(len(reader.unit_slots)))
+        tokens = tuple(tuple(count(batch).tolist()) for batch in batches)
+    finally:
+        reader.close()
+    made = (replace(units, tokens=tokens).to_bytes(), units.to_bytes())
+    old = shard.files[SIDECAR].sha256
+    return next((data for data in made if hashlib.sha256(data).hexdigest() == old), made[0])
+
+
+def _counting(shared: _Shared) -> Counting | None:
+    return None if shared.counted is None else Counting.again(shared.counted)
+
+
+def _lost_counts(shared: _Shared, old: Shard, new: Shard) -> bool:
+    """Return whether a sidecar made anew lacks the token counts that it had."""
+    counted = shared.counted is not None and _counting(shared) is None
+    return counted and new.files[SIDECAR] != old.files[SIDECAR]
+
+
+def _dropped(placed: list[Placed], report: RepairReport) -> set[str]:
+    """Return the shards that lost records, and mark what is told of them as dropped."""
+    shards = [p.shard for p in placed]
+    data = {shard.files[part].path for shard in shards for part in data_parts(shard.files)}
+    lost = {entry["shard"] for entry in report.lost if entry["file"] in data}
+    for entry in report.lost:
+        entry["dropped"] = entry["shard"] in lost
+    return lost
 
 
 def _commit(
@@ -200,21 +266,22 @@ def _commit(
     drop_lost: bool,
 ) -> None:
     """Commit what has other files now, and leave out what is lost if that is asked for."""
-    lost = {entry["shard"] for entry in report.lost} if drop_lost else set()
+    lost = _dropped(placed, report) if drop_lost else set()
     added: dict[str, list[Shard]] = {}
     for number, shard in changed.items():
         if shard.shard_id not in lost:
             added.setdefault(placed[number].region, []).append(shard)
-    removed = frozenset(lost | {s.shard_id for found in added.values() for s in found})
-    if not removed:
+    gone = lost | {shard.shard_id for found in added.values() for shard in found}
+    if not gone:
         return
+    removed = [p.shard for p in placed if p.shard.shard_id in gone]
     report.dropped = sum(p.shard.live for p in placed if p.shard.shard_id in lost)
     lines = sorted(shard.to_line() for found in added.values() for shard in found)
     change = Change(
         operation="repair",
-        plan_digest=digest_of(["repair", index.version, sorted(removed), lines]),
+        plan_digest=digest_of(["repair", index.version, sorted(gone), lines]),
         added=added,
         removed=removed,
-        report={name: value for name, value in index.report.items() if name != "operation"},
+        report=None,
     )
     report.version = catalog.amend(index, change).version

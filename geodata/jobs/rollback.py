@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -9,7 +10,8 @@ from geodata.catalog import Catalog, locate, stamp
 from geodata.config import GeodataConfig
 from geodata.errors import ConfigError, ObjectNotFound
 from geodata.jobs.base import SCHEMA_VERSION
-from geodata.manifest import FORMAT_VERSION, Index, Shard
+from geodata.jobs.gc import versions_held
+from geodata.manifest import FORMAT_VERSION, Index, Shard, Version
 
 
 @dataclass(slots=True)
@@ -37,13 +39,18 @@ def rollback(
     """Commit the version that NAME@VERSION names once more, on top of the newest.
 
     An erasure stays one: it is the version's newest revision that comes back. Raises ConfigError,
-    ObjectNotFound if a file of it is gone, CommitConflict if another writer was faster.
+    ObjectNotFound if a file of it is gone, CommitConflict if another writer was faster, StoreError
+    while `gc` runs.
     """
     place = locate(reference, config)
     if place.version is None:
         raise ConfigError("back to which version?", hint="geodata rollback DATASET@v2")
-    catalog = Catalog.at(place, "rollback")
-    latest, wanted = catalog.index(), catalog.index(place.version)
+    with nullcontext() if dry_run else versions_held(place):
+        return _rolled_back(Catalog.at(place, "rollback"), place.version, dry_run)
+
+
+def _rolled_back(catalog: Catalog, version: Version, dry_run: bool) -> RollbackReport:
+    latest, wanted = catalog.index(), catalog.index(version)
     shards = {region: catalog.shards(wanted, region) for region in wanted.regions}
     report = RollbackReport(
         dataset=wanted.dataset,
@@ -69,13 +76,15 @@ def rollback(
                 "report": {**wanted.report, "operation": "rollback", "of": wanted.version},
             }
         )
-        report.version = catalog.commit(draft, shards, onto=latest).version
+        onto = latest.model_copy(update={"regions": wanted.regions})  # where the files lie
+        report.version = catalog.commit(draft, shards, onto=onto).version
     return report
 
 
 def _same(latest: Index, wanted: Index) -> bool:
     lists = ({name: e.listing.sha256 for name, e in i.regions.items()} for i in (latest, wanted))
-    return next(lists) == next(lists) and latest.schema_ == wanted.schema_
+    same = latest.schema_ == wanted.schema_ and latest.labels == wanted.labels
+    return same and next(lists) == next(lists)
 
 
 def _check_there(catalog: Catalog, index: Index, region: str, shards: list[Shard]) -> None:

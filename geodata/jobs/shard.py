@@ -15,6 +15,7 @@ from geodata.errors import ConfigError
 from geodata.executors import Executor, get_executor
 from geodata.formats import FORMATS
 from geodata.jobs.base import JobFolder, Progress, Silent, digest_of
+from geodata.jobs.editing import edits_since
 from geodata.jobs.origins import known_shards, sources_of
 from geodata.jobs.sharding import Sharded, Sharding, rules_of, source_entry, told
 from geodata.jobs.shardreport import RegionTotals, ShardReport
@@ -27,6 +28,7 @@ from geodata.tags import STAGING, Tag
 SHARD_BYTES = 256 << 20
 MAX_SHARD_BYTES = 1 << 30
 ALGORITHM = "shard-1"
+OPERATION = "shard"
 
 
 def shard(
@@ -166,9 +168,12 @@ class _Run:
             return self._report(latest, unchanged=True)
         if len(known) > 1:
             self._check_nothing_lost(known)
+        undone = edits_since(catalog, latest, OPERATION) if latest is not None else []
         index = self._commit(self.work.run(executor), versions)
         self.work.forget()
-        return self._report(index)
+        report = self._report(index)
+        report.undone = undone
+        return report
 
     def _check_nothing_lost(self, known: list[dict[str, Any]]) -> None:
         """Refuse to follow a version that was appended to by one that holds less."""
@@ -192,7 +197,11 @@ class _Run:
             total.shards += len(part["cuts"])
             total.personal += part["records"] if tag.personal else 0
             total.unknown += part["unknown"]
-        return self._summary(None, regions, dry_run=True)
+        report = self._summary(None, regions, dry_run=True)
+        catalog = self.work.catalog
+        if catalog.versions():
+            report.undone = edits_since(catalog, catalog.index(), OPERATION)
+        return report
 
     def _commit(self, sharded: Sharded, known: Sequence[Version]) -> Index:
         work = self.work
@@ -207,7 +216,7 @@ class _Run:
             labels=work.index.labels if work.finishing.packing is None else {},
             regions={},
             report={
-                "operation": "shard",
+                "operation": OPERATION,
                 "unknown": sharded.unknown,
                 "source": work.index.plan_digest,
                 "sources": [entry],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from geodata.jobs.base import SCHEMA_VERSION
@@ -24,8 +24,9 @@ class ShardReport:
     """What sharding did; records_in = records_out, unless these are `packed` sequences.
 
     `stripped` counts images that lost what cameras add. `packed` and `counted` say what was asked,
-    and how many documents, sequences and tokens there were. In a dry run, bytes are those of Arrow,
-    and records those before packing.
+    and how many documents, sequences and tokens there were. `undone` are edits of the version
+    before that are not in this one. In a dry run, bytes are those of Arrow, and records those
+    before packing.
     """
 
     dataset: str
@@ -43,6 +44,7 @@ class ShardReport:
     stripped: int = 0
     packed: dict[str, Any] | None = None
     counted: dict[str, Any] | None = None
+    undone: list[str] = field(default_factory=list)
     dry_run: bool = False
     unchanged: bool = False
 

@@ -1,0 +1,90 @@
+"""The files of a source, one after another: there may be millions, so they are never all at once.
+
+A list that is kept in a job's folder has `<bytes> <mtime in ns> <name>` for each file, and a NUL.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import BinaryIO
+
+from geodata.durable import replacing
+from geodata.sources.base import Source
+from geodata.sources.listing import FileList, SourceFile
+
+Entry = tuple[bytes, int, int]
+"""Name, bytes, modification time in ns."""
+
+_READ_BYTES = 1 << 20
+
+
+def entries_of(files: Sequence[SourceFile]) -> Iterator[Entry]:
+    """Yield the files of a source."""
+    if isinstance(files, FileList):
+        return ((name, size, mtime) for name, size, mtime, *_member in files.entries())
+    return ((os.fsencode(file.name), file.nbytes, file.mtime_ns) for file in files)
+
+
+class Listed:
+    """The files of a source as they were found; `digest` is over names, sizes and times."""
+
+    def __init__(self, source: Source):
+        self._source = source
+        digest, self.nbytes, self.count = hashlib.sha256(), 0, 0
+        for line, entry in zip(self._packed(), self._entries(), strict=True):
+            digest.update(line)
+            self.nbytes += entry[1]
+            self.count += 1
+        self.digest = digest.hexdigest()
+
+    def _entries(self) -> Iterator[Entry]:
+        return entries_of(self._source.files)
+
+    def _packed(self) -> Iterator[bytes]:
+        return (b"%d %d %b\0" % (size, mtime, name) for name, size, mtime in self._entries())
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield a line of JSON for each file."""
+        for name, size, mtime in self._entries():
+            told = {"name": os.fsdecode(name), "nbytes": size, "mtime_ns": mtime}
+            yield json.dumps(told).encode() + b"\n"
+
+    def facts(self, number: int) -> list[str | int]:
+        """Return name, size and time of a file."""
+        file = self._source.files[number]
+        return [file.name, file.nbytes, file.mtime_ns]
+
+    def write(self, path: Path) -> None:
+        """Keep the list, for `difference`."""
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            file.writelines(self._packed())
+
+    def difference(self, path: Path) -> str:
+        """Return the first file that is not as it stands in a list that was kept."""
+        try:
+            with path.open("rb") as file:
+                for before, now in zip_longest(_split(file), self._packed()):
+                    if before != now:
+                        names = [_name(line) for line in (before, now) if line is not None]
+                        return min(names).decode(errors="backslashreplace")
+        except FileNotFoundError:
+            pass
+        return "its files"
+
+
+def _split(file: BinaryIO) -> Iterator[bytes]:
+    """Yield what ends with a NUL."""
+    left = b""
+    while data := file.read(_READ_BYTES):
+        *whole, left = (left + data).split(b"\0")
+        for line in whole:
+            yield line + b"\0"
+
+
+def _name(line: bytes) -> bytes:
+    return line.split(b" ", 2)[2][:-1]
