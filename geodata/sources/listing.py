@@ -14,7 +14,7 @@ from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import overload
 
@@ -34,6 +34,10 @@ Entry = tuple[bytes, int, int] | tuple[bytes, int, int, Member]
 """Name, size, modification time, and where it lies if that is in an archive."""
 
 
+_NOWHERE = Member(-1, 0, 0, 0, 0)
+"""The place of a file that lies in no archive."""
+
+
 @dataclass(frozen=True, slots=True)
 class SourceFile:
     """A file of the corpus: its name below the source's root, its size and modification time.
@@ -49,14 +53,18 @@ class SourceFile:
 class FileList(Sequence[SourceFile]):
     """Files in order, kept in a few arrays: millions stay small and travel fast."""
 
-    def __init__(self, entries: Iterable[Entry]):
-        """Take them in any order."""
-        rows = sorted(entries)
-        self._names = b"".join(row[0] for row in rows)
-        self._bounds = array("q", [0, *accumulate(len(row[0]) for row in rows)])
-        self._sizes = array("q", [row[1] for row in rows])
-        self._mtimes = array("q", [row[2] for row in rows])
-        self._places = _columns(rows) if any(len(row) > 3 for row in rows) else None
+    def __init__(self, entries: Iterable[Entry], *, ordered: bool = False):
+        """Take them in any order; one after another where they are `ordered` already."""
+        names, places = bytearray(), _Places()
+        self._bounds, self._sizes, self._mtimes = array("q", [0]), array("q"), array("q")
+        for name, size, mtime, *member in entries if ordered else sorted(entries):
+            names += name
+            self._bounds.append(len(names))
+            self._sizes.append(size)
+            self._mtimes.append(mtime)
+            places.add(*member)
+        self._names = bytes(names)
+        self._places = places.columns
 
     def __len__(self) -> int:
         return len(self._sizes)
@@ -104,12 +112,23 @@ class FileList(Sequence[SourceFile]):
             yield entry if member is None else (*entry, member)
 
 
-def _columns(rows: Sequence[Entry]) -> list[array[int]]:
-    """Return the places of files in archives, field by field; archive -1 is none."""
-    nowhere = Member(-1, 0, 0, 0, 0)
-    places = (row[3] if len(row) > 3 else nowhere for row in rows)
-    columns = zip(*places, strict=True)
-    return [array(code, column) for code, column in zip("iqqIHB", columns, strict=True)]
+class _Places:
+    """The places of files in archives, field by field; archive -1 is none, None: all are none."""
+
+    def __init__(self) -> None:
+        self.columns: list[array[int]] | None = None
+        self._outside = 0
+
+    def add(self, member: Member = _NOWHERE) -> None:
+        """Take the place of the next file."""
+        if self.columns is None:
+            if member is _NOWHERE:
+                self._outside += 1
+                return
+            fields = zip("iqqIHB", _NOWHERE, strict=True)
+            self.columns = [array(code, [value]) * self._outside for code, value in fields]
+        for column, value in zip(self.columns, member, strict=True):
+            column.append(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,24 +158,23 @@ class Listing:
 
         A broken archive stays, since it may hold such files.
         """
+        others = {name: count for name, count in self.suffixes().items() if name not in suffixes}
+        if not others:
+            return self
         ignored = Counter(self.ignored)
-        kept = []
-        for entry in self.files.entries():
-            suffix = suffix_of(entry[0])
-            if suffix in suffixes or _is_broken(entry):
-                kept.append(entry)
-            else:
-                ignored[suffix or "no suffix"] += 1
-        return replace(self, files=FileList(kept), ignored=dict(ignored))
+        ignored.update({name or "no suffix": count for name, count in others.items()})
+        kept = (e for e in self.files.entries() if suffix_of(e[0]) in suffixes or _is_broken(e))
+        return replace(self, files=FileList(kept, ordered=True), ignored=dict(ignored))
 
     def without_archives(self) -> Listing:
         """Return the listing of the files that lie in no archive; the archives are ignored."""
         if not self.archives:
             return self
-        kept = [entry for entry in self.files.entries() if len(entry) == 3]
+        kept = (entry for entry in self.files.entries() if len(entry) == 3)
         ignored = Counter(self.ignored)
         ignored[archives.SUFFIX] += len(self.archives)
-        return replace(self, files=FileList(kept), ignored=dict(ignored), archives=())
+        files = FileList(kept, ordered=True)
+        return replace(self, files=files, ignored=dict(ignored), archives=())
 
 
 def _is_broken(entry: Entry) -> bool:
@@ -180,12 +198,12 @@ def list_files(root: Path, encoding: str = UTF8) -> Listing:
         raise ConfigError(f"no corpus: {error.strerror}", file=str(root)) from error
     name, ignored = os.fsencode(root.name), Counter[str]()
     if stat.S_ISREG(status.st_mode):
-        found: list[Entry] = [(name, status.st_size, status.st_mtime_ns)]
         if not _is_archive(name):
-            return Listing(root, FileList(found), {}, single=True)
-        found, what = [(b"", status.st_size, status.st_mtime_ns)], "archive"
+            alone = FileList([(name, status.st_size, status.st_mtime_ns)])
+            return Listing(root, alone, {}, single=True)
+        found, what = FileList([(b"", status.st_size, status.st_mtime_ns)]), "archive"
     elif stat.S_ISDIR(status.st_mode):
-        found, what = list(_walk(os.fsencode(root), ignored)), "folder"
+        found, what = FileList(_walk(os.fsencode(root), ignored), ordered=True), "folder"
     else:
         raise ConfigError("neither a file nor a folder", file=str(root))
     names = encoding_of_names(checked_encoding(encoding))
@@ -203,12 +221,14 @@ def list_files(root: Path, encoding: str = UTF8) -> Listing:
 
 
 def _with_members(
-    root: Path, found: Sequence[Entry], ignored: Counter[str], encoding: str | None
+    root: Path, found: FileList, ignored: Counter[str], encoding: str | None
 ) -> Listing:
     """Return the listing in which the members of archives stand for them."""
+    if not any(entry[0] == b"" or _is_archive(entry[0]) for entry in found.entries()):
+        return Listing(root, found, dict(ignored), single=False)
     files: list[Entry] = []
     names: list[str] = []
-    for entry in found:
+    for entry in found.entries():
         if entry[0] and not _is_archive(entry[0]):
             files.append(entry)
             continue
@@ -246,18 +266,22 @@ def _split(name: bytes) -> tuple[bytes, str]:
 
 
 def _walk(root: bytes, ignored: Counter[str]) -> Iterator[Entry]:
-    folders = [b""]
-    while folders:
-        folder = folders.pop()
-        for entry in _entries(root, folder):
-            name = folder + entry.name
+    """Yield the files below a folder, in the order of the bytes of their names."""
+    waiting: list[tuple[bytes, int, int]] = [(b"", 0, 0)]
+    while waiting:
+        place, size, mtime = waiting.pop()
+        if place and not place.endswith(b"/"):
+            yield place, size, mtime
+            continue
+        inside = []
+        for entry in _entries(root, place):
             what, size, mtime = _look(entry)
-            if what == "folder":
-                folders.append(name + b"/")
-            elif what == "file":
-                yield name, size, mtime
+            if what in ("folder", "file"):
+                slash = b"/" if what == "folder" else b""
+                inside.append((place + entry.name + slash, size, mtime))
             else:
                 ignored[what] += 1
+        waiting += sorted(inside, reverse=True)
 
 
 def _entries(root: bytes, folder: bytes) -> list[os.DirEntry[bytes]]:
