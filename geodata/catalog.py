@@ -293,7 +293,8 @@ class Catalog:
             latest = self.index()
             if latest.plan_digest == change.plan_digest:
                 return latest
-            if _form(latest) != _form(base):
+            same = latest.schema_ == base.schema_ and latest.labels == base.labels
+            if not same or latest.format != base.format:
                 text = f"{latest.version} has another schema or format than {base.version}"
                 raise CommitConflict(text, file=self.root, hint=AGAIN)
             if check is not None:
@@ -353,10 +354,6 @@ class Catalog:
         return "." if onto.regions[region].root == "." else self.store(onto, region).url
 
 
-def _form(index: Index) -> tuple[Any, ...]:
-    return index.schema_, index.labels, index.format
-
-
 def holds(store: GatedStore, key: str) -> bool:
     """Return whether a store has an object."""
     try:
@@ -368,13 +365,10 @@ def holds(store: GatedStore, key: str) -> bool:
 
 def _check_distinct(ids: Sequence[str]) -> None:
     """Raise ManifestError if two shards have one id, as equal records under equal keys give."""
-    if len(set(ids)) < len(ids):
-        twice = next(name for name, count in Counter(ids).items() if count > 1)
-        raise ManifestError(
-            "two shards hold the same records",
-            shard=twice,
-            hint="Keys are unique: mend the source's __key__",
-        )
+    twice = next((name for name, count in Counter(ids).items() if count > 1), None)
+    if twice is not None:
+        hint = "Keys are unique: mend the source's __key__"
+        raise ManifestError("two shards hold the same records", shard=twice, hint=hint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -233,7 +233,7 @@ def _among(values: pa.Array, wanted: Sequence[str | int | bool], name: str) -> B
         return np.zeros(len(values), np.bool_)
     try:
         return _mask(pc.is_in(values, value_set=pa.array(wanted).cast(values.type)))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+    except (pa.ArrowException, OverflowError) as error:
         raise ConfigError(f"{name} is {values.type}; {wanted} cannot equal it") from error
 
 

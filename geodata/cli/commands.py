@@ -14,6 +14,7 @@ from geodata.cli.options import (
     FORMATS,
     KINDS,
     config_option,
+    exif_option,
     json_option,
     load,
     load_if_any,
@@ -46,13 +47,7 @@ def init(source: Path, out: Path, kind: str | None, as_json: bool) -> None:
 @click.option("--format", type=FORMATS, help="Default: the source's.")
 @click.option("--shard-size", default="256MiB", show_default=True, metavar="SIZE")
 @click.option("--seed", default=0, show_default=True, help="Of the shuffle at write time.")
-@click.option(
-    "--exif",
-    type=click.Choice(["auto", "keep", "strip"]),
-    default="auto",
-    show_default=True,
-    help="What cameras add to images; auto strips those of personal data.",
-)
+@exif_option
 @click.option(
     "--pack", type=int, metavar="LENGTH", help="Pack tokens into sequences of one length."
 )
@@ -114,6 +109,8 @@ def _sharded(report: ShardReport) -> str:
 
 def _finished(report: ShardReport) -> Iterator[str]:
     """Yield what was done to the records beside partitioning them."""
+    if report.undone:
+        yield f"without {', '.join(report.undone)}: edits of the version before, to be run again"
     if report.stripped:
         yield f"{count(report.stripped, 'image')} freed of what cameras add (--exif keep keeps it)"
     if report.packed:

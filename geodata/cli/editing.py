@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from geodata.cli.options import config_option, json_option, load_if_any, parse_bytes, workers_option
+from geodata.cli.options import (
+    config_option,
+    exif_option,
+    json_option,
+    load_if_any,
+    parse_bytes,
+    workers_option,
+)
 from geodata.cli.output import Bar, count, emit, short, size, table
 
 if TYPE_CHECKING:
@@ -29,8 +36,14 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done.
 @click.option("--join", type=click.Path(path_type=Path), metavar="TABLE", help="Holds the values.")
 @click.option("--on", metavar="COLUMN", help="The table's column of keys.")
 @click.option("--column", metavar="COLUMN", help="The table's column of values; default: NAME.")
-@click.option("--type", "kind", metavar="TYPE", help="An Arrow type; default: that of the values.")
+@click.option(
+    "--type",
+    "kind",
+    metavar="TYPE",
+    help="An Arrow type, image, audio or text; default: that of the values.",
+)
 @click.option("--replace", is_flag=True, help="Make a column anew that is there already.")
+@exif_option
 @_dry_run
 @config_option
 @workers_option
@@ -59,10 +72,10 @@ def add_column(
     report = run(
         dataset, name, type=kind, config=load_if_any(config_path), progress=Bar(), **options
     )
-    emit(report, as_json, _added(report))
+    emit(report, as_json, _added(report, options["join"] is not None))
 
 
-def _added(report: AddColumnReport) -> str:
+def _added(report: AddColumnReport, tabled: bool) -> str:
     lines = [
         _regions(report.regions),
         f"{report.column}: {report.type} · {count(report.records, 'record')} in "
@@ -70,6 +83,15 @@ def _added(report: AddColumnReport) -> str:
     ]
     if report.missing:
         lines.append(f"{count(report.missing, 'record')} without a row in the table: null")
+    if report.stripped:
+        lines.append(
+            f"{count(report.stripped, 'image')} freed of what cameras add (--exif keep keeps it)"
+        )
+    if report.free and tabled:
+        lines.append(
+            f"{count(report.free, 'record')} tagged as not personal may be read in every region, "
+            f"and so may their {report.column}: was nothing personal in the table?"
+        )
     if report.kept:
         lines.append(f"{count(report.kept, 'shard')} had the column already")
     return _told(lines, report)

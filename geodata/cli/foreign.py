@@ -81,7 +81,7 @@ def export(
         workers=workers,
         progress=Bar(),
     )
-    denied = f"\n{report.denied:,} records may not be read from here" if report.denied else ""
+    denied = f"\n{report.denied:,} records may not be exported from here" if report.denied else ""
     text = (
         f"{report.dataset} {short(report.version)} · {report.records:,} records · "
         f"{size(report.bytes)} · {count(report.files, 'file')} → {report.folder}{denied}"

@@ -62,6 +62,17 @@ def workers_option(function: Function) -> Function:
     )(function)
 
 
+def exif_option(function: Function) -> Function:
+    """Add --exif."""
+    return click.option(
+        "--exif",
+        type=click.Choice(["auto", "keep", "strip"]),
+        default="auto",
+        show_default=True,
+        help="What cameras add to images; auto strips those of personal data.",
+    )(function)
+
+
 def load(path: Path | None) -> GeodataConfig:
     """Return the config of a command; GEODATA_REGION overrides `here`."""
     from geodata.config import DEFAULT_FILE, load_config

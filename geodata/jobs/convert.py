@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -147,6 +148,10 @@ def identity_of(source: str | Path, opened: Source, reading: Reading) -> dict[st
 
 def destination(source: Path, dest: Path) -> Path:
     """Return the root of the dataset to be, which may not become part of its own source."""
+    if re.match(r"\w+:/", str(dest)):
+        raise ConfigError(
+            "a staging dataset lies in a folder of this machine, not at a URL", file=str(dest)
+        )
     root = dest.absolute()
     try:
         str(root).encode()

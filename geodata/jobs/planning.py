@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from geodata import schema as schemas
-from geodata.errors import SchemaError
+from geodata.errors import ConfigError, SchemaError
 from geodata.executors import Executor
 from geodata.jobs.base import NAME_CHARS, JobFolder, Progress, digest_of
 from geodata.jobs.listed import Listed
@@ -144,6 +144,11 @@ class Planner:
         name = self.options.provenance
         if name is None:
             return columns
+        if not name or (name.startswith("__") and name.endswith("__")):
+            raise ConfigError(
+                f"'{name}' is no name for a column",
+                hint="Names in double underscores are reserved: --provenance NAME",
+            )
         if name in columns.names:
             raise SchemaError(
                 "the source has a column of this name",

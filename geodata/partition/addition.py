@@ -150,9 +150,7 @@ def preview(shared: Addition, placed: Placed) -> dict[str, Any]:
     return done
 
 
-def _written(
-    shared: Addition, placed: Placed, reader: ShardReader, done: dict[str, Any]
-) -> Sealed:
+def _written(shared: Addition, placed: Placed, reader: ShardReader, done: dict[str, Any]) -> Sealed:
     """Return the shard with its new column, whose file lies in the work folder; count in `done`."""
     edited, shard, name = shared.edited, placed.shard, shared.column
     whole = schemas.from_json(shared.schema)
@@ -181,7 +179,10 @@ def _written(
             if strip:
                 column, count = without_extras(column, "Leave them with --exif keep")
                 done["stripped"] += count
-            arrays = {**dict(zip(batch.schema.names, batch.columns, strict=True)), name: column.column(1)}
+            arrays = {
+                **dict(zip(batch.schema.names, batch.columns, strict=True)),
+                name: column.column(1),
+            }
             hasher.update(
                 pa.RecordBatch.from_arrays([arrays[n] for n in after.names], schema=after)
             )

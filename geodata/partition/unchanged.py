@@ -39,8 +39,16 @@ def check_unchanged(source: Source, numbers: Iterable[int]) -> None:
 
 
 def _changed(root: Path, file: SourceFile) -> bool:
-    """Return whether a file differs from what was listed; 0 and 0 is one that was not there."""
-    path = root / file.name
+    """Return whether a file differs from what was listed.
+
+    A name that begins with a slash is that of a table outside, or of a member of an archive.
+    """
+    places = {root / file.name, Path(f"{root}/{file.name}")}
+    return all(_differs(path, root, file) for path in places)
+
+
+def _differs(path: Path, root: Path, file: SourceFile) -> bool:
+    """Return whether what lies at a path is not `file`; 0 and 0 is one that was not there."""
     for place in (path, *path.parents):
         try:
             status = place.stat()

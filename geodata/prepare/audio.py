@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 ABOUT = ("sample_rate", "channels", "frames", "duration")
 """Samples a second, channels, samples of each channel, seconds."""
 
-_BLOCK = 1 << 16
-"""Samples of each channel that are decoded at once."""
+_BLOCK = 1 << 17
+"""Samples of all channels that are held at once, decoded or resampled."""
+_MOST_SAMPLES = 1 << 32
+"""Of each channel of what is written: a day at 48 kHz."""
 _MOST_BYTES = (1 << 31) - 1
 _LOSSLESS = frozenset({"WAV", "WAVEX", "RF64", "W64", "FLAC", "AIFF", "CAF", "AU"})
 _WIDE = frozenset({"PCM_24", "PCM_32", "FLOAT", "DOUBLE"})
@@ -123,20 +125,26 @@ def _written(sound: SoundFile, rate: int, channels: int) -> _Prepared:
     with soundfile.SoundFile(
         out, "w", rate, channels, subtype="PCM_24" if wide else "PCM_16", format="FLAC"
     ) as flac:
-        for block in _resampled(_mixed(sound, channels), sound.samplerate, rate, channels):
+        for block in _resampled(_mixed(sound, channels, rate), sound.samplerate, rate, channels):
+            if not np.isfinite(block).all():
+                raise _Refused("the audio has samples that are no numbers")
             flac.write(_whole_numbers(block, 24) << 8 if wide else _whole_numbers(block, 16))
             frames += len(block)
-            if out.tell() > _MOST_BYTES:
-                raise _Refused("the audio takes 2 GiB or more as FLAC")
+            if out.tell() > _MOST_BYTES or frames > _MOST_SAMPLES:
+                raise _Refused("the audio takes 2 GiB or more as FLAC, or a day and more")
     if not frames:
         raise _Refused("the audio has no samples")
     return _Prepared(out.getvalue(), (rate, channels, frames, frames / rate))
 
 
-def _mixed(sound: SoundFile, channels: int) -> Iterator[_Samples]:
-    """Yield what is decoded, block by block, in one channel where it has to be."""
+def _mixed(sound: SoundFile, channels: int, rate: int) -> Iterator[_Samples]:
+    """Yield what is decoded, block by block, in one channel where it has to be.
+
+    A block is no longer than its samples may be at `rate`.
+    """
     count = 0
-    while len(block := sound.read(_BLOCK, dtype="float64", always_2d=True)):
+    size = max(1, _BLOCK * sound.samplerate // (sound.channels * max(sound.samplerate, rate)))
+    while len(block := sound.read(size, dtype="float64", always_2d=True)):
         count += len(block)
         yield block.mean(axis=1, keepdims=True) if channels < sound.channels else block
     if count < sound.frames and sound.format not in _GUESSED:

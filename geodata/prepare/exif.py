@@ -23,9 +23,9 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 _MARKER = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
 """The next segment of a JPEG: zeros are stuffed, 0xD0 to 0xD7 only restart the decoder."""
-_SCAN, _END, _COMMENT = 0xDA, 0xD9, 0xFE
+_SCAN, _END = 0xDA, 0xD9
 _APP0, _APP1, _APP2, _APP14 = 0xE0, 0xE1, 0xE2, 0xEE
-_APPS = range(0xE0, 0xF0)
+_APPS, _CODING = range(0xE0, 0xF0), range(0xC0, 0xE0)
 _BARE = frozenset({0x01, 0xD8, _END})
 """Markers that no length follows."""
 _EXIF, _ICC, _JFIF = b"Exif\0", b"ICC_PROFILE\0", b"JFIF\0"
@@ -168,7 +168,7 @@ def _is_kept(marker: int, data: bytes, start: int) -> bool:
     if marker in _APPS:
         icc = marker == _APP2 and data.startswith(_ICC, start + 4)
         return icc or (marker == _APP14 and data.startswith(b"Adobe", start + 4))
-    return marker != _COMMENT
+    return marker in _CODING
 
 
 def _jfif(data: bytes, start: int, stop: int) -> Iterator[bytes]:
@@ -311,9 +311,10 @@ def _checked_tiff(data: bytes) -> bytes:
         raise CannotStrip("the file is not an image of a known kind")
     at, room = int.from_bytes(data[4:8], order), len(data)
     while at:
-        stop = at + 2 + 12 * int.from_bytes(data[at : at + 2], order)
-        room -= stop - at
-        if stop + 4 > len(data) or room < 0:
+        entries = int.from_bytes(data[at : at + 2], order)
+        stop = at + 2 + 12 * entries
+        room -= stop + 4 - at
+        if not entries or stop + 4 > len(data) or room < 0:
             raise CannotStrip("the TIFF is truncated, or its directories overlap")
         tags = {int.from_bytes(data[i : i + 2], order) for i in range(at + 2, stop, 12)}
         if tags - _TIFF_KEPT:

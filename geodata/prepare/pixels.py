@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import math
 import warnings
 from collections.abc import Iterator
@@ -33,6 +34,8 @@ MOST_PIXELS = 89_478_485
 """Pixels of a picture (1 GiB at 12 bytes each), above which Pillow warns of a bomb."""
 MOST_DRAWN = 16 * MOST_PIXELS
 """Pixels of all frames of an animation."""
+LEAST_DRAWN = 1 << 14
+"""As how many pixels a frame counts at least: it takes its time, however small it is."""
 
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 _PROGRESSIVE = frozenset({0xC2, 0xC6, 0xCA, 0xCE})
@@ -117,13 +120,23 @@ def check(data: bytes) -> None:
     image = _opened(data)
     _bound(image.width * image.height)
     with _decoding(image.format):
-        frames = getattr(image, "n_frames", 1)
-        if frames * image.width * image.height > MOST_DRAWN:
-            raise Refused("an animation claims too many pixels")
-        for frame in range(frames):
-            image.seek(frame)
-            image.load()
+        _draw(image)
         _opened(data).verify()  # the sums of a PNG's parts too
+
+
+def _draw(image: Any) -> None:
+    """Decode frame after frame: how many there are is known at the end only."""
+    drawn = 0
+    for frame in itertools.count():
+        try:
+            image.seek(frame)
+        except EOFError:
+            return
+        _bound(image.width * image.height)
+        drawn += max(image.width * image.height, LEAST_DRAWN)
+        if drawn > MOST_DRAWN:
+            raise Refused("an animation claims too many pixels")
+        image.load()
 
 
 def rewritten(data: bytes, writing: Writing) -> Rewritten:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,12 @@ class Counting:
 
     column: str = TOKENS
     tokenizer: str | None = None
+
+    @classmethod
+    def again(cls, told: Mapping[str, Any]) -> Counting | None:
+        """Return the counting that `to_json` tells of; None if it took a tokenizer's file."""
+        tokenizer = told["tokenizer"]
+        return cls(told["column"], tokenizer) if tokenizer in (None, BYTES) else None
 
     def check(self, schema: pa.Schema) -> None:
         """Raise ConfigError unless the column is there and can be counted so."""

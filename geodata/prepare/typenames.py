@@ -45,7 +45,7 @@ def parse_type(text: str) -> pa.DataType:
     try:
         kind = parser.kind(0)
         parser.end()
-    except (_Unknown, ValueError, pa.ArrowException) as error:
+    except (_Unknown, ValueError, OverflowError, pa.ArrowException) as error:
         reason = f": {error}" if str(error) else ""
         raise ConfigError(
             f"'{text}' is no type{reason}",

@@ -14,6 +14,7 @@ where it lies among files; compressed files keep their suffix.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +28,8 @@ import pyarrow as pa
 
 from geodata.errors import ConfigError
 from geodata.sources.compressed import SUFFIXES as PACKED
-from geodata.sources.listing import Listing, SourceFile, list_files
+from geodata.sources.listing import Listing, SourceFile, list_files, suffix_of
+from geodata.sources.lookup import folder_of, stem_of
 from geodata.sources.options import AS_FOUND, Reading
 
 __all__ = [
@@ -192,6 +194,9 @@ SUFFIXES = {
 BESIDE = {"audio": frozenset({".txt", ".lab", ".tsv"}), "petastorm": frozenset({""})}
 """Of the files that a kind looks into beside its own, and counts as ignored if of no use."""
 
+TABLES = ("metadata.csv", "metadata.tsv", "metadata.jsonl", "metadata.parquet")
+"""Names of tables that name media files, if they have the column `file_name`."""
+
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _TO_UNPACK = (*PACKED, ".zip", ".tar", ".7z", ".rar")
 _MOST_METADATA = 64 << 20
@@ -275,20 +280,47 @@ def recognise(path: Path) -> str:
 def _kind_of(listing: Listing) -> str:
     """Return the kind of nine in ten of the files that have one, and of half of all.
 
-    Parquet with a Unischema beside it is Petastorm's.
+    What tells of media beside it does not count where they are that. Parquet with a Unischema
+    beside it is Petastorm's.
     """
     if not listing.single and _has_unischema(listing.root):
         return "petastorm"
-    found: Counter[str] = Counter()
     suffixes = listing.suffixes()
+    kind = _clear_kind(suffixes, listing.single)
+    if kind is None and not listing.single:
+        kind = _clear_kind(suffixes - _about_media(listing), single=False)
+        kind = kind if kind in ("images", "audio") else None
+    if kind is None:
+        raise _unclear("cannot tell the kind of corpus", listing)
+    return kind
+
+
+def _clear_kind(suffixes: Counter[str], single: bool) -> str | None:
+    found: Counter[str] = Counter()
     for suffix, count in suffixes.items():
         for kind, known in SUFFIXES.items():
-            if suffix in known and not (listing.single and suffix == ""):
+            if suffix in known and not (single and suffix == ""):
                 found[kind] += count
     for kind, count in found.most_common(1):
         if count * 2 > suffixes.total() and count * 10 >= found.total() * 9:
             return kind
-    raise _unclear("cannot tell the kind of corpus", listing)
+    return None
+
+
+def _about_media(listing: Listing) -> Counter[str]:
+    """Count the files by suffix that are of use to media beside them: tables and transcripts."""
+    spoken: set[str] = set()
+    for name in listing.files.names():
+        if suffix_of(os.fsencode(name)) in SUFFIXES["audio"]:
+            spoken.add(stem_of(name))
+    folders = {folder_of(stem) for stem in spoken}
+    about: Counter[str] = Counter()
+    for name in listing.files.names():
+        suffix = suffix_of(os.fsencode(name))
+        listed = name.endswith(".trans.txt") and folder_of(name) in folders
+        beside = suffix in BESIDE["audio"] and (listed or stem_of(name) in spoken)
+        about[suffix] += beside or name.rpartition("/")[2] in TABLES
+    return about
 
 
 def _has_unischema(root: Path) -> bool:

@@ -31,6 +31,8 @@ _BLOCK_ROWS = 4096
 _BLOCK_BYTES = 4 << 20
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,4})?")
 _LONGEST_NUMBER = 400
+_QUOTED = re.compile(r'"[^"]*"')
+_RETURNS = "its lines end with carriage returns alone: make them newlines"
 _SURE_DIGITS = 15
 """A decimal number of so many digits always comes back the same from a float64."""
 
@@ -87,7 +89,7 @@ class Csv(Corpus):
                     raise SchemaError(
                         "no column of this file is in the files before it",
                         file=self.shown(file),
-                        hint="The first row of each file must name its columns",
+                        hint="The first row of each file must name its columns; or --no-header",
                     )
                 for name in header:
                     whole.setdefault(name, set()).update(scan.columns["kinds"].get(name, ()))
@@ -128,7 +130,7 @@ class Csv(Corpus):
                 if row.number and row.fault is None and len(row.fields) != len(header):
                     row.fault = f"{len(row.fields)} fields where {self._width} {len(header)}"
                 block.append(row)
-                nbytes += len(row.raw)
+                nbytes += row.nbytes
                 if len(block) >= most or nbytes >= _BLOCK_BYTES:
                     yield header, block
                     block, nbytes = [], 0
@@ -159,6 +161,9 @@ class Csv(Corpus):
             head = next(lines, b"") or b""
             start = len(coding.mark) if head.startswith(coding.mark) else 0
             text = head[start:].decode(coding.name, errors="replace")
+            if _ends_in_returns(text):
+                yield Row(0, fault=_RETURNS)
+                return
             delimiter = self.reading.delimiter or delimiter_of(self.bare_name(piece.file), text)
             quotes = self.reading.quotes
             lines = chain([head[start:]] if head[start:] else [], lines)
@@ -194,7 +199,7 @@ class Csv(Corpus):
                     "two columns have one name",
                     column=name,
                     file=self.shown(file),
-                    hint="The first row must name the columns",
+                    hint="The first row must name the columns; if it is a record, --no-header",
                 )
 
 
@@ -207,6 +212,11 @@ def _with_header(rows: Iterator[Row]) -> Iterator[Row]:
         return
     yield header
     yield from rows
+
+
+def _ends_in_returns(line: str) -> bool:
+    """Return whether a file's first line is all of it, and carriage returns alone cut it."""
+    return not line.endswith("\n") and "\r" in _QUOTED.sub("", line).rstrip("\r")
 
 
 def _can_delimit(text: str) -> bool:

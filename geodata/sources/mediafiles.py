@@ -13,17 +13,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from geodata.errors import ConfigError
-from geodata.sources.base import SUFFIXES, ZIPPED
+from geodata.sources.base import SUFFIXES, TABLES, ZIPPED
 from geodata.sources.batches import Unfit
 from geodata.sources.corpus import Corpus
 from geodata.sources.listing import FileList, Listing, list_files, suffix_of
 from geodata.sources.lookup import folder_of, index_of, narrowed, with_stem
 
-_FOUND = ("metadata.csv", "metadata.tsv", "metadata.jsonl", "metadata.parquet")
 _FILE_NAME = "file_name"
 """The column that a table found by itself has."""
 _KINDS = ("csv", "jsonl", "parquet")
 _HEAD_BYTES = 1 << 16
+_DEEPER = tuple(f"/{name}" for name in TABLES)
+_SHOWN = 4
+"""Tables that an error names."""
 
 
 class MediaFiles:
@@ -75,12 +77,19 @@ def chosen_table(listing: Listing, table: str) -> str:
 def found_table(listing: Listing) -> str | None:
     """Return the table that says by its name, and by a column, that it names media files.
 
-    Raises ConfigError where there are several.
+    Raises ConfigError where there are several, or one lies deeper: it would say nothing of the
+    media in other folders.
     """
-    found = [name for name in _FOUND if not listing.single and _names_files(listing, name)]
-    if len(found) > 1:
-        hint = "Choose one with --table"
-        raise ConfigError(f"several tables: {', '.join(found)}", file=str(listing.root), hint=hint)
+    if listing.single:
+        return None
+    found = [name for name in TABLES if _names_files(listing, name)]
+    deeper = (name for name in listing.files.names() if name.endswith(_DEEPER))
+    found = found or [name for name in deeper if _names_files(listing, name)]
+    if len(found) > 1 or any("/" in name for name in found):
+        shown = ", ".join(found[:_SHOWN]) + (", …" if len(found) > _SHOWN else "")
+        what = "several tables" if len(found) > 1 else "a table in a folder"
+        hint = "Choose one with --table, or convert each folder by itself"
+        raise ConfigError(f"{what}: {shown}", file=str(listing.root), hint=hint)
     return found[0] if found else None
 
 

@@ -26,6 +26,11 @@ _XING_FIELDS = ((1, 4), (2, 4), (4, 100), (8, 4))
 _MOST_PADDING = 1 << 16
 """Zeros that may stand before the first frame."""
 
+_MOST_DAMAGE = 1 << 16
+"""Bytes behind the last frame that are looked through for more."""
+_RUN = 4
+"""Frames that are surely no chance."""
+
 _Frame = tuple[int, int, int, int]
 """Bytes, samples, sample rate, channels."""
 
@@ -33,8 +38,9 @@ _Frame = tuple[int, int, int, int]
 def mpeg_info(data: bytes, start: int) -> tuple[int, int, int | None] | None:
     """Return what the frames of an MP3 (or MP1, MP2) from `start` on say.
 
-    Encoder delay and padding that a LAME tag states are no samples. Raises Unfit where it ends
-    inside a frame, or before the end that its first frame states.
+    Encoder delay and padding that a LAME tag states are no samples. Where a frame is damaged their
+    number is None, unless the first states it. Raises Unfit where it ends inside a frame, or before
+    the end that its first frame states.
     """
     head = data[start : start + _MOST_PADDING]
     start += len(head) - len(head.lstrip(b"\0"))
@@ -69,8 +75,11 @@ def _goes_on(
 
 def _walk(
     data: bytes, at: int, frame: Callable[[bytes, int], _Frame | None], kind: str
-) -> tuple[int, int]:
-    """Return how many frames and samples there are; what follows the last may be anything."""
+) -> tuple[int, int | None]:
+    """Return how many frames and samples there are; what follows the last may be anything.
+
+    If more frames do, a damaged one lies between: None samples, which only decoding counts.
+    """
     count = samples = 0
     while (found := frame(data, at)) is not None:
         at += found[0]
@@ -78,7 +87,21 @@ def _walk(
         samples += found[1]
         if at > len(data):
             raise Unfit(f"the {kind} is truncated")
-    return count, samples
+    return count, None if _resumes(data, at, frame) else samples
+
+
+def _resumes(data: bytes, at: int, frame: Callable[[bytes, int], _Frame | None]) -> bool:
+    """Return whether there is a run of frames of one kind some way behind the last."""
+    behind = min(at + _MOST_DAMAGE, len(data))
+    while (at := data.find(b"\xff", at, behind)) >= 0:
+        stop, kinds = at, []
+        while len(kinds) < _RUN and (found := frame(data, stop)) is not None:
+            stop += found[0]
+            kinds.append(found[2:])
+        if len(kinds) == _RUN and len(set(kinds)) == 1:
+            return True
+        at += 1
+    return False
 
 
 def _mpeg_frame(data: bytes, at: int) -> _Frame | None:

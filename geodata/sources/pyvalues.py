@@ -150,7 +150,9 @@ def _scalar(value: Any, path: str) -> Any:
     raise _no_column(path, _named(value))
 
 
-def _moment(value: dt.date | dt.time | dt.timedelta, path: str) -> Typed:
+def _moment(value: dt.date | dt.time | dt.timedelta, path: str) -> Typed | None:
+    if type(value).__name__ == "NaTType":  # of pandas
+        return None
     if getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0):
         raise Unfit(f"'{path}' has nanoseconds: give it as numpy.datetime64")
     if isinstance(value, dt.datetime):
@@ -186,7 +188,10 @@ def _numpy_moment(value: Any, path: str) -> Typed | None:
     wanted = "D" if day else _FINER.get(unit, "s" if unit in ("D", "W") else "")
     if many != 1 or not wanted:
         raise _no_column(path, value.dtype)
-    count = int(value.astype(f"{value.dtype.kind}8[{wanted}]").astype(np.int64))
+    made = value.astype(f"{value.dtype.kind}8[{wanted}]")
+    if made.astype(value.dtype) != value:
+        raise Unfit(f"'{path}' holds a time that counts more than 64 bits of {wanted}")
+    count = int(made.astype(np.int64))
     if day:
         return Typed(DATE, count)
     return Typed(pa.timestamp(wanted) if value.dtype.kind == "M" else pa.duration(wanted), count)

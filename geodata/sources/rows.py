@@ -7,12 +7,18 @@ has more than one reading (text after a closing quote, a quote that never closes
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 
 from geodata.sources.corpus import MAX_RECORD, TOO_LONG
 from geodata.sources.encodings import PLAIN, Coding
+
+_MOST_RAW = 64 << 20
+"""Bytes of a record that are kept as they were."""
+_HELD = 1 << 20
+"""Characters of a field that are held as they are."""
 
 _INSIDE = re.compile(r'[^"]*+(?:""[^"]*+)*+')
 _QUOTED = re.compile(r'"[^"]*"')
@@ -27,12 +33,44 @@ def _token(delimiter: str) -> re.Pattern[str]:
     )
 
 
+class _Text:
+    """The lines of a field so far. Long ones lie deflated: most are of a quote never closed."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._size = 0
+        self._packed: list[bytes] = []
+
+    def add(self, line: str) -> None:
+        """Append a line, or a part of one."""
+        self._lines.append(line)
+        self._size += len(line)
+        if self._size >= _HELD:
+            self._packed.append(
+                zlib.compress("".join(self._lines).encode(errors="surrogatepass"), 1)
+            )
+            self._lines, self._size = [], 0
+
+    def whole(self) -> str:
+        """Return all of it."""
+        return "".join(
+            [
+                *(zlib.decompress(part).decode(errors="surrogatepass") for part in self._packed),
+                *self._lines,
+            ]
+        )
+
+
 @dataclass(slots=True)
 class Row:
-    """A record: its number from 1 (0: the file itself), bytes, fields, and what is wrong if any."""
+    """A record: its number from 1 (0: the file itself), bytes, fields, and what is wrong if any.
+
+    Bytes of over 64 MiB are not kept; `nbytes` says how many there were.
+    """
 
     number: int
     raw: bytes = b""
+    nbytes: int = 0
     fields: list[str | None] = field(default_factory=list)
     fault: str | None = None
 
@@ -59,7 +97,7 @@ def rows_of(
     is a line that is too long.
     """
     for line in lines:
-        row = Row(number, line or b"")
+        row = Row(number, line or b"", len(line or b""))
         text = _decode(row, line, offset, coding) if line else ""
         if line and text in ("\n", "\r\n"):
             offset += len(line)
@@ -74,7 +112,7 @@ def rows_of(
             ]
         else:
             _split(row, line, lines, delimiter, offset, coding)
-        offset += len(row.raw)
+        offset += row.nbytes
         number += 1
         yield row
 
@@ -95,22 +133,25 @@ def _split(
 ) -> None:
     """Fill the fields of a record with quotes, taking as many lines as it has."""
     splitter = _Splitter(row, delimiter)
-    raw: list[bytes] = []
-    nbytes = 0
+    raw = bytearray()
+    row.nbytes = 0
     while line != b"":
-        nbytes += MAX_RECORD if line is None else len(line)
-        if line is None or nbytes >= MAX_RECORD:
+        row.nbytes += MAX_RECORD if line is None else len(line)
+        if line is None or row.nbytes >= MAX_RECORD:
             row.fault = TOO_LONG
             splitter.forget()
+        elif row.nbytes <= _MOST_RAW:
+            raw += line
+        if row.nbytes > _MOST_RAW:
             raw.clear()
-        else:
-            raw.append(line)
-        if line is None or splitter.take(_decode(row, line, offset + nbytes - len(line), coding)):
+        if line is None or splitter.take(
+            _decode(row, line, offset + row.nbytes - len(line), coding)
+        ):
             break
         line = next(more, b"")
     else:
         row.fault = row.fault or "a quoted field is not closed before the end of the file"
-    row.raw = b"".join(raw)
+    row.raw = bytes(raw)
 
 
 class _Splitter:
@@ -119,13 +160,13 @@ class _Splitter:
     def __init__(self, row: Row, delimiter: str):
         self._row = row
         self._delimiter = delimiter
-        self._open: list[str] | None = None
+        self._open: _Text | None = None
 
     def forget(self) -> None:
         """Drop the text so far; go on to the end of the record."""
         self._row.fields.clear()
-        if self._open:
-            self._open.clear()
+        if self._open is not None:
+            self._open = _Text()
 
     def take(self, line: str) -> bool:
         """Take a line with its end; return whether the record ends with it."""
@@ -134,7 +175,7 @@ class _Splitter:
             if self._open is not None:
                 at = self._quoted(line, at)
             elif line.startswith('"', at):
-                self._open = []
+                self._open = _Text()
                 at = self._quoted(line, at + 1)
             else:
                 at = self._unquoted(body, at)
@@ -148,14 +189,14 @@ class _Splitter:
             at += 1
 
     def _quoted(self, line: str, start: int) -> int:
-        parts = self._open or []
+        text = self._open or _Text()
         inside = _INSIDE.match(line, start)
         end = inside.end() if inside else start
-        parts.append(line[start:end])
-        self._open = parts
+        text.add(line[start:end])
+        self._open = text
         if end == len(line):
             return end
-        self._row.fields.append("".join(parts).replace('""', '"'))
+        self._row.fields.append(text.whole().replace('""', '"'))
         self._open = None
         return end + 1
 

@@ -1,5 +1,7 @@
 """Functions that make columns, well or badly."""
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -41,3 +43,23 @@ def nothing(batch):
 
 def upper(batch):
     return pc.utf8_upper(batch["text"])
+
+
+def parity(batch):
+    return pc.bit_wise_and(batch["likes"], 1)
+
+
+def other_parity(batch):
+    return pc.subtract(1, parity(batch))
+
+
+def sevens(batch):
+    return pa.array([7] * batch.num_rows, pa.int64())
+
+
+def zeros(batch):
+    return pa.array([0] * batch.num_rows, pa.int64())
+
+
+def photographs(batch):
+    return [Path("taken.jpg").read_bytes()] * batch.num_rows

@@ -1,6 +1,9 @@
 """A column beside the shards: made by a function, read as one dataset, in any format and region."""
 
+import io
+import linecache
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +25,13 @@ from editing_cases import (
     shards,
     version,
 )
+from PIL import Image
 from pipeline import shard
 from posts import make_posts
 
 import geodata
-from geodata.errors import ConfigError, PolicyDenied
-from geodata.jobs.addcolumn import field_of
+from geodata.errors import ConfigError, PolicyDenied, SchemaError
+from geodata.jobs.addcolumn import _Computed, field_of
 from geodata.loader import build_loader
 
 
@@ -268,3 +272,61 @@ def test_foreign_engines_see_main_files_and_are_told_of_columns(workspace):
     engine = pa.dataset.dataset(folder, format="parquet")
     assert "length" not in engine.schema.names
     assert np.isin([item["file"] for item in found], engine.files).any()
+
+
+def test_numbers_that_are_no_labels_are_refused(workspace):
+    for name in "ab":
+        (workspace / "pictures" / name).mkdir(parents=True)
+        Image.new("RGB", (4, 4)).save(workspace / "pictures" / name / "x.png")
+    reference = str(workspace / "data/pictures")
+    geodata.convert(workspace / "pictures", reference, workers=1)
+    with pytest.raises(SchemaError, match="numbers of 2 labels, 0 to 1.*--type int64"):
+        add(workspace, "label", reference, "sevens", replace=True)
+    assert add(workspace, "label", reference, "zeros", replace=True).version == "v000002"
+    found = geodata.inspect(reference, head=2)
+    assert found.labels == {"label": ["a", "b"]}
+    assert [row["label"] for row in found.head] == ["a (0)", "a (0)"]
+    add(workspace, "label", reference, "sevens", replace=True, type="int64")
+    assert geodata.inspect(reference).labels == {}
+
+
+def test_images_added_to_personal_data_lose_what_cameras_add(workspace):
+    make_dataset(workspace, count=60)
+    picture = io.BytesIO()
+    exif = Image.Exif()
+    exif[0x010F] = "SECRET"
+    Image.new("RGB", (4, 4)).save(picture, "JPEG", exif=exif)
+    (workspace / "taken.jpg").write_bytes(picture.getvalue())
+    report = add(workspace, "kept", made="photographs", type="image", exif="keep")
+    assert report.stripped == 0
+    report = add(workspace, "photo", made="photographs", type="image")
+    personal = [row for name in shards(workspace) for row in told(workspace, name, "photo")]
+    assert {secret for is_personal, secret in personal if is_personal} == {False}
+    assert {secret for is_personal, secret in personal if not is_personal} == {True}
+    assert report.stripped == sum(is_personal for is_personal, _secret in personal) > 0
+    kept = [row for name in shards(workspace) for row in told(workspace, name, "kept")]
+    assert {secret for _personal, secret in kept} == {True}
+    assert geodata.verify("posts", config=config_of(workspace), workers=1).ok
+
+
+def told(root, name, column):
+    """Return whether a shard is personal, and for each image whether it tells the secret."""
+    one = shards(root)[name][1]
+    images = [row[column] for row in rows(root)[name] if row[column] is not None]
+    return [(one.tag.personal, b"SECRET" in image) for image in images]
+
+
+def test_code_beside_the_function_decides_too(workspace, monkeypatch):
+    make_dataset(workspace, count=40)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (workspace / "a_helper.py").write_text("FACTOR = 2\n")
+    (workspace / "a_column.py").write_text(
+        "import a_helper\ndef made(batch):\n    return [a_helper.FACTOR] * batch.num_rows\n"
+    )
+    first = _Computed("a_column:made").identity()
+    assert first == _Computed("a_column:made").identity()
+    (workspace / "a_helper.py").write_text("FACTOR = 3\n")
+    linecache.checkcache()
+    assert _Computed("a_column:made").identity() != first
+    for module in ("a_helper", "a_column"):
+        del sys.modules[module]

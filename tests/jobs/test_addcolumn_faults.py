@@ -149,7 +149,7 @@ def test_a_replaced_column_is_not_lost_to_an_edit_made_before(workspace, monkeyp
         return opened(self, placed, check=check)
 
     monkeypatch.setattr(Edited, "opened", meanwhile)
-    with pytest.raises(CommitConflict, match=r"changed in v000002.*Run the same command again"):
+    with pytest.raises(CommitConflict, match=r"no longer in v000002 as it was.*again"):
         drop(raw(workspace), keys=[key], workers=1)
     assert drop(raw(workspace), keys=[key], workers=1).records == 1
     now = records(workspace, "data/raw")

@@ -9,15 +9,19 @@ import pytest
 from column_cases import join, table_of
 from editing_cases import (
     FORMATS,
+    config_of,
     files_of,
     leftovers,
     make_dataset,
     raw,
     records,
+    rows,
+    shards,
 )
 
 import geodata
 from geodata.errors import ConfigError, SchemaError
+from geodata.partition import joining
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -90,3 +94,50 @@ def test_a_dry_run_says_the_same_and_writes_nothing(workspace):
     same = ("column", "type", "records", "shards", "missing", "kept", "regions", "left")
     assert all(getattr(planned, name) == getattr(done, name) for name in same)
     assert (planned.dry_run, planned.version, planned.bytes) == (True, "v000001", 0)
+
+
+def test_a_table_of_more_than_an_array_holds_is_refused(workspace, monkeypatch):
+    make_dataset(workspace, count=24)
+    table = table_of(workspace, "t.csv", ["id,x", "posts.jsonl#1,a", "posts.jsonl#2,b"])
+
+    class Wide(list):
+        def combine_chunks(self):
+            """Return two parts, as Arrow does where text is over 2 GiB."""
+            return pa.concat_tables([self[0].slice(0, 1), self[0].slice(1)])
+
+    whole = joining._whole
+    monkeypatch.setattr(joining, "_whole", lambda made: whole(Wide([made])))
+    with pytest.raises(SchemaError, match="column 'x' of the table has more than 2 GiB"):
+        join(workspace, "x", table, "id")
+
+
+def test_who_may_read_what_a_table_gave_is_told(workspace):
+    from test_cli import run as command
+
+    make_dataset(workspace, count=60)
+    free = [
+        key
+        for name, (_region, one) in shards(workspace).items()
+        if not one.tag.personal
+        for key in (row["__key__"] for row in rows(workspace)[name])
+    ]
+    table = table_of(workspace, "t.csv", ["id,x", *(f"{key},1" for key in free)])
+    arguments = ["add-column", "posts", "x", "--join", table, "--on", "id"]
+    told = command(*arguments, cwd=workspace).stdout
+    assert f"{len(free)} records tagged as not personal may be read in every region" in told
+    assert "nothing personal in the table?" in told
+
+
+def test_the_table_is_sorted_in_the_region_that_reads_it(workspace, monkeypatch):
+    make_dataset(workspace, count=60)
+    table = table_of(workspace, "t.csv", ["id,x", *(f"{key},1" for key in records(workspace))])
+    stored, folders = joining.Table.store, []
+
+    def store(self, path):
+        folders.append(path)
+        stored(self, path)
+
+    monkeypatch.setattr(joining.Table, "store", store)
+    join(workspace, "x", table, "id", "posts", config=config_of(workspace))
+    assert [path.is_relative_to(workspace / "eu/posts") for path in folders] == [True]
+    assert not leftovers(workspace)

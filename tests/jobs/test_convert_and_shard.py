@@ -285,6 +285,18 @@ def test_a_destination_in_its_source_or_of_another_source_is_refused(workspace):
     assert done.version == "v000002"
 
 
+def test_a_destination_at_a_url_is_refused(workspace):
+    for url in ("s3://bucket/x", "file:///tmp/x"):
+        with pytest.raises(ConfigError, match="a folder of this machine, not at a URL"):
+            geodata.convert(workspace / "posts.jsonl", url, workers=1)
+
+
+@pytest.mark.parametrize("name", ["", "__key__", "__subject__", "__x__"])
+def test_a_column_of_origins_needs_a_name_of_its_own(workspace, name):
+    with pytest.raises(ConfigError, match=f"'{name}' is no name for a column"):
+        geodata.convert(workspace / "posts.jsonl", workspace / "data/x", provenance=name, workers=1)
+
+
 def test_tables_without_headers_are_refused(workspace):
     (workspace / "tables").mkdir()
     (workspace / "tables/a.tsv").write_text("DE\thello\nUS\tworld\n")

@@ -272,3 +272,13 @@ def test_the_command(workspace):
     assert "--where" in out.stderr
     help_text = command("drop", "--help", cwd=workspace).stdout
     assert "no erasure" in help_text and "gc" in help_text
+
+
+def test_keys_and_values_that_no_record_can_have_are_mistakes(workspace):
+    make_dataset(workspace, count=24)
+    with pytest.raises(ConfigError, match=r"a key is no text: '\\udcff'.*UTF-8"):
+        run(workspace, raw(workspace), keys=["\udcff"])
+    with pytest.raises(ConfigError, match="likes is int64; .*cannot equal it"):
+        run(workspace, raw(workspace), where="{field: likes, equals: 99999999999999999999}")
+    (workspace / "k.txt").write_bytes(b"\xef\xbb\xbfposts.jsonl#1\r\n")
+    assert read_keys(workspace / "k.txt") == ["posts.jsonl#1"]

@@ -11,8 +11,9 @@ import petastorm_interpreter
 import pytest
 
 import geodata
+from geodata.audit import read_segment
 from geodata.config import load_config
-from geodata.errors import ConfigError, SchemaError
+from geodata.errors import ConfigError, CorruptShard, SchemaError
 from geodata.jobs.ls import list_files
 from geodata.jobs.petastormexport import export
 from geodata.sources import open_source
@@ -187,13 +188,19 @@ def test_scalars_are_read_as_they_are_by_make_batch_reader(tmp_path):
     assert sorted(found) == [tuple(line.values()) for line in lines]
 
 
-def test_what_policy_denies_is_counted(posts_dataset, tmp_path):
-    config = load_config(posts_dataset)
+def test_what_policy_denies_is_counted_and_all_is_logged(posts_dataset, tmp_path):
+    config = load_config(posts_dataset, [f"audit.dir={tmp_path / 'audit'}"])
     reference = str(config.resolve(config.dataset.root))
     report = export(reference, tmp_path / "out", config=config, workers=1)
     assert report.records + report.denied == 300
     assert report.records > 0
     assert report.denied > 0
+    events = [event for path in (tmp_path / "audit").iterdir() for event in read_segment(path)]
+    logged = [event for event in events if event.get("action") == "export"]
+    counts = {True: 0, False: 0}
+    for event in logged:
+        counts[event["allowed"]] += event["records"]
+    assert counts == {True: report.records, False: report.denied}
 
 
 MISTAKES = [
@@ -213,6 +220,16 @@ def test_what_petastorm_cannot_hold_is_refused(tmp_path, record, message):
     with pytest.raises(SchemaError, match=message):
         export(str(tmp_path / "raw"), tmp_path / "out", workers=1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "raw"]
+
+
+def test_a_damaged_shard_is_not_exported(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "aaaaaaaaaaaaaaaaaaaaaaaa"}\n')
+    geodata.convert(tmp_path / "a.jsonl", tmp_path / "raw", format="tfrecord", workers=1)
+    (path,) = (tmp_path / "raw/data").rglob("*.tfrecord")
+    path.write_bytes(path.read_bytes().replace(b"aaaa", b"bbbb"))
+    with pytest.raises(CorruptShard, match="does not match its digest"):
+        export(str(tmp_path / "raw"), tmp_path / "out", workers=1)
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["a.jsonl", "raw"]
 
 
 def test_a_folder_that_holds_something_is_refused(tmp_path):

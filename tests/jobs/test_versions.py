@@ -1,9 +1,11 @@
 """Versions: which there are, back to one, what goes, what can be made anew."""
 
+import errno
 import fcntl
 import json
 import multiprocessing
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -11,9 +13,12 @@ import pytest
 from pipeline import convert, killed_at, shard
 
 import geodata
+from geodata import durable
+from geodata.catalog import Catalog, locate
 from geodata.config import load_config
-from geodata.errors import ConfigError, ObjectNotFound
-from geodata.jobs.gc import gc
+from geodata.errors import ConfigError, ObjectNotFound, StoreError
+from geodata.jobs.base import JobFolder
+from geodata.jobs.gc import gc, versions_held
 from geodata.jobs.history import history
 from geodata.jobs.repair import repair
 from geodata.jobs.rollback import rollback
@@ -142,6 +147,124 @@ def test_gc_leaves_what_a_job_has_made_that_may_go_on(twice):
     assert not made.exists() and not job.exists()
 
 
+def kill_when_delivered(root, **options):
+    """Kill a run of `shard` when it has delivered, and stored that it has; return the files."""
+    context = multiprocessing.get_context("fork")
+    results = root / "data/raw/.jobs"
+
+    def run():
+        durable.on_point = lambda _name: (
+            any(results.glob("*/write-*.json")) and os.kill(os.getpid(), signal.SIGKILL)
+        )
+        shard(root, **options)
+
+    before = data_files(root)
+    victim = context.Process(target=run)
+    victim.start()
+    victim.join(60)
+    assert victim.exitcode == -signal.SIGKILL
+    assert data_files(root) > before
+    return data_files(root) - before
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_what_shard_delivered_stays_while_its_job_in_the_staging_dataset_may_go_on(twice, given_up):
+    config, before = config_of(twice), data_files(twice)
+    delivered = kill_when_delivered(twice, seed=2)
+    age(twice / "data/posts")
+    if given_up:
+        age(twice / "data/raw")
+    dry = gc("posts", config=config, dry_run=True)
+    assert gc("posts", config=config).to_json() == {**dry.to_json(), "dry_run": False}
+    assert data_files(twice) == (before if given_up else before | delivered)
+    assert len(dry.jobs) == given_up
+    assert shard(twice, seed=2).version == "v000003"
+    assert geodata.verify("posts", config=config, workers=1).ok
+    assert not any((twice / "data/posts/.jobs").iterdir())
+
+
+def test_gc_waits_for_a_job_that_begins_again(twice, monkeypatch):
+    """A job found to be over goes on while gc is at work: nothing is taken from under it."""
+    kill_when_delivered(twice, seed=2)
+    age(twice / "data")
+    files = data_files(twice)
+    (job,) = (twice / "data/raw/.jobs").glob("shard-*")
+    monkeypatch.setattr("geodata.jobs.deliveries._is_held", lambda _folder: False)
+    held = JobFolder(twice / "data/raw", job.name).held()
+    with held, pytest.raises(StoreError, match="running in another process"):
+        gc("posts", config=config_of(twice))
+    assert data_files(twice) == files
+
+
+def test_gc_beside_jobs_whose_files_come_and_go(twice, monkeypatch):
+    job = twice / "data/posts/.jobs/append-1"
+    (job / "work-1").mkdir(parents=True)
+    for name in ("task-1.json", "work-1/half.tar"):
+        (job / name).write_text("{}")
+    walk = os.walk
+
+    def walked(top, *rest):
+        found = list(walk(top, *rest))
+        if Path(top) == job:
+            (job / "task-1.json").unlink(missing_ok=True)
+            (job / "work-1/half.tar").unlink(missing_ok=True)
+        return iter(found)
+
+    monkeypatch.setattr(os, "walk", walked)
+    assert gc("posts", config=config_of(twice)).files == {}
+    assert job.exists()
+
+
+def test_gc_and_rollback_exclude_each_other(twice):
+    config = config_of(twice)
+    with versions_held(locate("posts", config)):
+        with pytest.raises(StoreError, match="running in another process"):
+            rollback("posts@v1", config=config)
+        with pytest.raises(StoreError, match="running in another process"):
+            gc("posts", config=config, keep=1)
+        assert rollback("posts@v1", config=config, dry_run=True).version is None
+    assert rollback("posts@v1", config=config).version == "v000003"
+
+
+def test_gc_counts_and_removes_what_lies_with_the_index_once(workspace):
+    """Also where each region has a root of its own, and of versions that lay elsewhere."""
+    config = workspace / "geodata.yaml"
+    text = config.read_text()
+    roots = {"jurisdiction: DE,": "jurisdiction: DE, root: eu,"}
+    roots["jurisdiction: US,"] = "jurisdiction: US, root: us,"
+    for before, after in roots.items():
+        text = text.replace(before, after)
+    config.write_text(text)
+    convert(workspace)
+    shard(workspace)
+    config.write_text(text.replace("root: eu,", "root: europe,"))
+    shard(workspace, seed=1)
+    (workspace / "data/posts/metadata/sources/left.jsonl").write_text("{}")
+    (workspace / "data/posts/metadata/.v000003.json.1-2.tmp").write_text("{")
+    for root in ("data/posts", "eu", "europe", "us"):
+        age(workspace / root)
+    dry = gc("posts", config=config_of(workspace), dry_run=True)
+    assert (dry.files["sources"], dry.files["unfinished"]) == (1, 1)
+    assert gc("posts", config=config_of(workspace)).files == dry.files
+    assert gc("posts", config=config_of(workspace), keep=1).files["data"] > 1
+    assert not [path for path in (workspace / "eu").rglob("*") if path.is_file()]
+    assert geodata.verify("posts", config=config_of(workspace), workers=1).ok
+
+
+def test_a_version_comes_back_where_its_files_lie(workspace):
+    config = workspace / "geodata.yaml"
+    text = config.read_text().replace("jurisdiction: DE,", "jurisdiction: DE, root: eu,")
+    config.write_text(text)
+    convert(workspace)
+    shard(workspace)
+    before = contents(workspace)
+    config.write_text(text.replace("root: eu,", "root: europe,"))
+    shard(workspace, seed=1)
+    assert rollback("posts@v1", config=config_of(workspace)).version == "v000003"
+    assert contents(workspace) == before
+    assert geodata.verify("posts", config=config_of(workspace), workers=1).ok
+
+
 def test_indexes_and_sidecars_are_made_anew(twice):
     config = config_of(twice)
     listing = geodata.list_files("posts", config=config).shards
@@ -177,6 +300,63 @@ def test_what_is_beyond_repair_is_listed_and_left_out_on_demand(twice):
     assert report.dropped == damaged.records + lost.records
     assert geodata.verify("posts", config=config, workers=1).ok
     assert geodata.inspect("posts", config=config).records == 300 - report.dropped
+
+
+def test_what_cannot_be_read_or_written_now_is_not_lost(twice, monkeypatch):
+    config = config_of(twice)
+    one = Path(geodata.list_files("posts", config=config).shards[0].file)
+    Path(f"{one}.index").unlink()
+
+    def fails(error):
+        def called(*_args):
+            raise OSError(error, os.strerror(error))
+
+        return called
+
+    form = "geodata.formats.webdataset.shard.WebDatasetFormat"
+    for place, error, match in [
+        (f"{form}.write_index", errno.ENOSPC, "cannot write"),
+        ("geodata.jobs.repair.file_ref", errno.EACCES, "cannot be read"),
+    ]:
+        with monkeypatch.context() as patch:
+            patch.setattr(place, fails(error))
+            with pytest.raises(StoreError, match=match):
+                repair("posts", config=config, drop_lost=True, workers=1)
+    assert len(history("posts", config=config).versions) == 2
+    assert repair("posts", config=config, drop_lost=True, workers=1).dropped == 0
+
+
+def test_an_index_is_not_made_anew_where_its_keys_may_not_be_read(twice):
+    shards = geodata.list_files("posts", config=config_of(twice)).shards
+    personal = [shard for shard in shards if shard.category == "PersonalData"]
+    one = next(shard for shard in personal if shard.region == "us-east")
+    index, sidecar = Path(f"{one.file}.index"), Path(f"{one.file}.units.json")
+    index.unlink()
+    sidecar.unlink()
+    assert config_of(twice).here == "eu-central"
+    report = repair("posts", config=config_of(twice), drop_lost=True, workers=1)
+    assert ([entry["dropped"] for entry in report.lost], report.ok) == ([False], False)
+    assert "denied by rule home-only" in report.lost[0]["problem"]
+    assert (index.exists(), sidecar.exists(), report.version) == (False, True, "v000002")
+    here = load_config(twice / "geodata.yaml", ["here=us-east"])
+    assert repair("posts", config=here, workers=1).ok and index.exists()
+
+
+def test_a_repair_on_top_of_an_append_keeps_what_the_dataset_is_made_of(workspace, monkeypatch):
+    convert(workspace)
+    next((workspace / "data/raw/data").rglob("*.parquet")).write_bytes(b"damaged")
+    more = workspace / "more.jsonl"
+    more.write_text('{"text": "more"}\n')
+    amend, raw = Catalog.amend, str(workspace / "data/raw")
+
+    def second(catalog, base, change, check=None):
+        monkeypatch.setattr(Catalog, "amend", amend)
+        geodata.append(more, raw, workers=1)
+        return amend(catalog, base, change, check)
+
+    monkeypatch.setattr(Catalog, "amend", second)
+    assert repair(raw, drop_lost=True, workers=1).version == "v000003"
+    assert geodata.append(more, raw, workers=1).unchanged
 
 
 def test_repairs_killed_anywhere_are_whole_in_the_end(twice):

@@ -270,6 +270,7 @@ def test_types_are_read_as_people_write_them():
         "time32[ns]",
         "duration[us, tz=UTC]",
         "fixed_size_list<int8>[-1]",
+        "fixed_size_binary[99999999999]",
         "fixed_size_list<int8>",
         "list<" * 50 + "int8" + ">" * 50,
         "dictionary<int8, string>",

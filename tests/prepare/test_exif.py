@@ -1,6 +1,7 @@
 """What cameras and editors add goes, every pixel stays, and no file leads astray."""
 
 import io
+import struct
 
 import numpy as np
 import pytest
@@ -220,3 +221,19 @@ def test_hostile_sizes_take_no_time():
         stripped(many)
     tiny = b"\xff\xd8" + segment(0xFE, b"") * 200_000 + b"\xff\xd9"
     assert stripped(tiny) == b"\xff\xd8\xff\xd9"
+
+
+def test_a_directory_of_a_tiff_that_leads_to_itself_is_refused_at_once():
+    head = b"II*\0" + struct.pack("<I", 8)
+    empty = head + struct.pack("<HI", 0, 8)
+    entry = struct.pack("<HHII", 256, 3, 1, 1)
+    full = head + struct.pack("<H", 1) + entry + struct.pack("<I", 8)
+    for data in (empty + bytes(8 << 20), full + bytes(1000)):
+        with pytest.raises(CannotStrip, match="directories overlap"):
+            stripped(data)
+
+
+def test_segments_of_a_jpeg_that_no_decoder_needs_go():
+    plain = encoded(corners(), "JPEG")
+    for marker in (0x02, 0xBF, 0xF0, 0xFD, 0xFE):
+        assert stripped(plain[:2] + segment(marker, b"SECRET") + plain[2:]) == plain

@@ -158,6 +158,27 @@ def test_samples_beyond_full_scale_are_clipped_not_wrapped():
     assert np.all(np.diff(found.astype(np.int64)) >= 0)
 
 
+@pytest.mark.parametrize("asked", [{"mono": True}, {"rate": 16_000}])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_samples_that_are_no_numbers_are_refused(asked, bad):
+    samples = np.zeros((1000, 2), np.float32)
+    samples[500, 1] = bad
+    records, refused = _prepared(_batch([_file(samples, subtype="FLOAT")]), **asked)
+    assert records == []
+    assert [reason for _, reason, _ in refused] == ["the audio has samples that are no numbers"]
+
+
+def test_a_rate_far_above_is_reached_in_small_blocks():
+    ((record,), _) = _prepared(_batch([_file(np.zeros(1000), rate=10)]), rate=48_000)
+    assert (record["frames"], record["duration"]) == (4_800_000, 100.0)
+
+
+def test_what_would_go_on_for_ever_is_refused(monkeypatch):
+    monkeypatch.setattr("geodata.prepare.audio._MOST_SAMPLES", 100_000)
+    (_, refused) = _prepared(_batch([_file(np.zeros(1000), rate=10)]), rate=48_000)
+    assert refused[0][1] == "the audio takes 2 GiB or more as FLAC, or a day and more"
+
+
 def test_what_cannot_be_prepared_is_refused_with_its_bytes():
     good, empty = _file(_tones()), _file(np.zeros((0, 2)))
     flac = _file(_tones(), kind="FLAC")

@@ -286,6 +286,25 @@ def test_an_endless_animation_is_refused(monkeypatch):
     assert reason_for(gif(), verify=True) == "an animation claims too many pixels"
 
 
+def test_however_small_frames_are_only_so_many_are_decoded(monkeypatch):
+    monkeypatch.setattr(pixels, "MOST_DRAWN", 30 * pixels.LEAST_DRAWN)
+    data = encoded(Image.new("P", (1, 1)), "GIF")
+    at = data.index(b",")
+    head, frame = data[:at], data[at:-1]
+    assert prepared(records({"image": [head + 30 * frame + b";"]}, IMAGE), verify=True)[1] == []
+    assert "animation" in reason_for(head + 31 * frame + b";", verify=True)
+
+
+def test_a_later_page_is_bounded_as_the_first_is(monkeypatch):
+    out = io.BytesIO()
+    Image.new("L", (8, 8)).save(
+        out, "TIFF", save_all=True, append_images=[Image.new("L", (99, 99))]
+    )
+    assert prepared(records({"image": [out.getvalue()]}, IMAGE), verify=True)[1] == []
+    monkeypatch.setattr(pixels, "MOST_PIXELS", 64)
+    assert "megapixels" in reason_for(out.getvalue(), verify=True)
+
+
 def test_only_the_bad_rows_go_and_a_row_goes_once():
     fields = [media_field("front", "image"), media_field("back", "image")]
     columns = {"front": [png(), b"bad", None, png()], "back": [png(), b"bad", b"worse", None]}
