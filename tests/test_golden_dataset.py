@@ -1,4 +1,7 @@
-"""Files of format version 1, as the first release wrote them, are read by every later one."""
+"""Datasets of earlier format versions, as their releases wrote them, are read by every later one.
+
+That of version 2 has an added column and origins of records; its digests are BLAKE3.
+"""
 
 import json
 import shutil
@@ -12,18 +15,23 @@ from geodata.config import load_config
 from geodata.lineage import read_lineage
 from geodata.loader import build_loader
 
-GOLDEN = Path(__file__).parent / "golden/v1"
+GOLDEN = Path(__file__).parent / "golden"
+VERSIONS = {"v1": "v000001", "v2": "v000002"}
 
 
-@pytest.fixture
-def golden(tmp_path):
-    return Path(shutil.copytree(GOLDEN, tmp_path / "v1"))
+@pytest.fixture(params=VERSIONS)
+def golden(request, tmp_path):
+    return Path(shutil.copytree(GOLDEN / request.param, tmp_path / request.param))
 
 
 def test_the_dataset_verifies_and_holds_what_was_written(golden):
     config = load_config(golden / "geodata.yaml")
     report = geodata.verify("posts", config=config, workers=1)
-    assert (report.ok, report.records, report.version) == (True, 12, "v000001")
+    assert (report.ok, report.records, report.version) == (
+        True,
+        12,
+        VERSIONS[golden.name],
+    )
     texts = {
         json.loads(line)["text"]
         for line in (golden / "posts.jsonl").read_text(encoding="utf-8").splitlines()
@@ -44,4 +52,17 @@ def test_audit_and_lineage_are_read(golden):
     events = list(read_segment(golden / "audit.jsonl"))
     assert events[0]["format_version"] == 1 and len(events) > 3
     lineage = read_lineage(golden / "lineage.json")
-    assert (lineage["dataset"], lineage["version"]) == ("posts", "v000001")
+    assert (lineage["dataset"], lineage["version"]) == ("posts", VERSIONS[golden.name])
+
+
+def test_what_came_with_version_2(tmp_path):
+    golden = Path(shutil.copytree(GOLDEN / "v2", tmp_path / "v2"))
+    config = load_config(golden / "geodata.yaml")
+    shown = geodata.inspect("posts", config=config, head=12).head
+    assert all(row["length"] == len(row["text"]) for row in shown if not row["text"].endswith("…"))
+    assert [v.operation for v in geodata.history("posts", config=config).versions] == [
+        "shard",
+        "add-column",
+    ]
+    first = geodata.inspect("posts@v1", config=config, head=1).head[0]
+    assert "length" not in first and "posts.jsonl" in str(first["origin"])

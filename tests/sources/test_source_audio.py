@@ -159,6 +159,15 @@ def test_an_mp3_without_a_xing_header_is_counted_frame_by_frame():
     assert found.frames >= 9000
 
 
+def test_frames_behind_a_damaged_one_are_left_to_decoders():
+    frame = b"\xff\xfb\x90\xc0" + bytes(413)  # 44.1 kHz, 1 channel
+    assert audio_info(frame * 20) == AudioInfo(44100, 1, 20 * 1152)
+    assert audio_info(frame * 20 + b"APETAGEX" + b"\xff" * 500) == AudioInfo(44100, 1, 20 * 1152)
+    assert audio_info(frame * 10 + b"damage" + frame * 9) == AudioInfo(44100, 1, None)
+    adts = bytes([0xFF, 0xF1, 0x50, 0x80, 0x01, 0x9F, 0xFC]) + bytes(5)
+    assert audio_info(adts * 8 + b"\xff" + adts * 8) == AudioInfo(44100, 2, None)
+
+
 def test_aac_in_adts_is_counted_and_mpeg4_is_silent():
     header = bytes([0xFF, 0xF1, 0x50, 0x80, 0x01, 0x9F, 0xFC])  # 44.1 kHz, 2 channels, 12 bytes
     frames = (header + bytes(5)) * 3

@@ -57,6 +57,18 @@ def test_blank_lines_are_no_records_and_lone_returns_are_text(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("reading", [Reading(), Reading(header=False)])
+def test_a_file_of_lone_returns_is_rejected_not_one_line(tmp_path, reading):
+    (tmp_path / "a.csv").write_bytes(b"a,b\r1,2\r3,4\r")
+    read = read_all(open_source(tmp_path / "a.csv", reading=reading))
+    assert read.records == {}
+    assert [reject.reason for reject in read.rejects] == [
+        "its lines end with carriage returns alone: make them newlines"
+    ]
+    kept = read_all(_source(tmp_path, b'a,"b\rc"\r', "b.csv"))
+    assert kept.schema.names == ["a", "b\rc"]
+
+
 OTHER = "if it is in another encoding, say which it is with --encoding"
 REJECTED = [
     (b"1", "1 fields where the header has 2"),

@@ -185,6 +185,8 @@ NOT_STORED = [
     ("\ud800", "'v': a string holds half a surrogate pair"),
     ({"\ud800": 1}, "''v'': a string holds half a surrogate pair"),
     (dt.time(1, tzinfo=dt.UTC), "'v' is a time of day with a zone: no column has that type"),
+    (np.datetime64(1 << 61, "h"), "'v' holds a time that counts more than 64 bits of s"),
+    (np.timedelta64(-(1 << 60), "D"), "'v' holds a time that counts more than 64 bits of s"),
 ]
 
 
@@ -193,6 +195,16 @@ def test_what_no_column_holds_is_rejected(yields, value, reason):
     read = yields(None, value, 1)
     assert read.reasons() == [(2, reason)]
     assert read.column("v") == [None, 1]
+
+
+class NaTType(dt.datetime):
+    """What pandas has for a time that is missing, which counts as a datetime."""
+
+
+def test_a_missing_time_of_pandas_is_null(yields):
+    read = yields(NEW_YEAR, NaTType(1, 1, 1))
+    assert read.schema.field("v").type == pa.timestamp("us")
+    assert read.column("v") == [NEW_YEAR, None]
 
 
 def test_a_record_that_is_no_dict_is_rejected(source):

@@ -208,6 +208,18 @@ def test_a_folder_is_recognised_when_one_kind_clearly_holds_its_files(tmp_path):
     assert source.ignored == {".md": 1, ".db": 1}
 
 
+def test_what_tells_of_media_does_not_hide_their_kind(tmp_path):
+    _touch(tmp_path / "a", "metadata.jsonl", "1.png", "2.png")
+    _touch(tmp_path / "b", "1.wav", "1.txt", "2.wav", "2.txt")
+    (tmp_path / "c/19").mkdir(parents=True)
+    _touch(tmp_path / "c/19", "19-1.flac", "19-2.flac", "19.trans.txt")
+    found = [recognise(tmp_path / folder) for folder in "abc"]
+    assert found == ["images", "audio", "audio"]
+    _touch(tmp_path / "d", "1.wav", "1.txt", "2.txt", *(f"{i}.bin" for i in range(3)))
+    with pytest.raises(ConfigError, match="cannot tell the kind"):
+        recognise(tmp_path / "d")
+
+
 def test_an_unclear_folder_is_refused_with_its_counts(tmp_path):
     _touch(tmp_path, *(f"{i}.png" for i in range(3)), *(f"{i}.txt" for i in range(3)), "x")
     with pytest.raises(ConfigError, match=r"3 \.png, 3 \.txt, 1 without suffix.*--kind jsonl \|"):

@@ -128,6 +128,16 @@ def test_a_table_elsewhere_is_named_and_its_paths_begin_at_its_folder(pictures):
     assert read_all(open_source(pictures, kind="images")).column("label") == [0, 0, 0]
 
 
+def test_a_table_in_a_folder_is_not_passed_over(pictures):
+    _table(pictures / "train/metadata.jsonl", "jsonl", [{"file_name": "3.png", "caption": "c"}])
+    with pytest.raises(ConfigError, match=r"a table in a folder: train/metadata\.jsonl.*--table"):
+        open_source(pictures)
+    chosen = open_source(pictures, reading=Reading(table="train/metadata.jsonl"))
+    assert read_all(chosen).column("caption") == ["c"]
+    (pictures / "train/metadata.jsonl").write_text('{"other": 1}\n')
+    assert read_all(open_source(pictures)).column("label") == [0, 0, 0]
+
+
 def test_a_table_outside_names_files_from_the_corpus_root(pictures, tmp_path):
     _table(tmp_path / "captions.jsonl", "jsonl", [{"file": "train/4.png", "text": "four"}])
     reading = Reading(table=str(tmp_path / "captions.jsonl"))

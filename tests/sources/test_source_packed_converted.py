@@ -76,3 +76,11 @@ def test_a_truncated_file_ends_a_conversion_unless_it_may_be_skipped(tmp_path):
     assert report.rejected == 1
     assert report.records_in == report.records_out + 1
     assert 1_000 < report.records_out < 20_000
+
+
+def test_names_in_an_archive_that_begin_at_the_root_are_converted(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        for name in ("/etc/hostname", "../up.txt", "in.txt"):
+            archive.writestr(name, name)
+    report = convert(tmp_path / "a.zip", tmp_path / "out", workers=1)
+    assert (report.records_in, report.records_out) == (3, 3)
