@@ -94,7 +94,8 @@ def _resumes(data: bytes, at: int, frame: Callable[[bytes, int], _Frame | None])
     """Return whether there is a run of frames of one kind some way behind the last."""
     behind = min(at + _MOST_DAMAGE, len(data))
     while (at := data.find(b"\xff", at, behind)) >= 0:
-        stop, kinds = at, []
+        stop = at
+        kinds: list[tuple[int, ...]] = []
         while len(kinds) < _RUN and (found := frame(data, stop)) is not None:
             stop += found[0]
             kinds.append(found[2:])

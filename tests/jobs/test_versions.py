@@ -37,6 +37,11 @@ def config_of(root):
     return load_config(root / "geodata.yaml")
 
 
+def shards_here(config):
+    """Return the shards whose records may be read in this region."""
+    return [s for s in geodata.list_files("posts", config=config).shards if s.region == config.here]
+
+
 def contents(root, reference="posts"):
     """Return shard ids and records of a version."""
     report = geodata.inspect(reference, config=config_of(root), head=400)
@@ -267,8 +272,8 @@ def test_a_version_comes_back_where_its_files_lie(workspace):
 
 def test_indexes_and_sidecars_are_made_anew(twice):
     config = config_of(twice)
-    listing = geodata.list_files("posts", config=config).shards
-    index, sidecar = Path(f"{listing[0].file}.index"), Path(f"{listing[1].file}.units.json")
+    one, other = shards_here(config)[:2]
+    index, sidecar = Path(f"{one.file}.index"), Path(f"{other.file}.units.json")
     whole = index.read_bytes(), sidecar.read_bytes()
     index.write_bytes(whole[0][:-7])
     sidecar.unlink()
@@ -304,8 +309,7 @@ def test_what_is_beyond_repair_is_listed_and_left_out_on_demand(twice):
 
 def test_what_cannot_be_read_or_written_now_is_not_lost(twice, monkeypatch):
     config = config_of(twice)
-    one = Path(geodata.list_files("posts", config=config).shards[0].file)
-    Path(f"{one}.index").unlink()
+    Path(f"{shards_here(config)[0].file}.index").unlink()
 
     def fails(error):
         def called(*_args):
@@ -361,7 +365,7 @@ def test_a_repair_on_top_of_an_append_keeps_what_the_dataset_is_made_of(workspac
 
 def test_repairs_killed_anywhere_are_whole_in_the_end(twice):
     config = config_of(twice)
-    index = Path(f"{geodata.list_files('posts', config=config).shards[0].file}.index")
+    index = Path(f"{shards_here(config)[0].file}.index")
     whole = index.read_bytes()
     context = multiprocessing.get_context("fork")
     for number in range(1, 100):
