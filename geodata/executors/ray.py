@@ -26,6 +26,8 @@ Result = TypeVar("Result")
 ATTEMPTS = 6
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 CONNECT_SECONDS = 10
+LOST_SECONDS = 300
+"""How long a cluster may be without any node that works."""
 LOOK_SECONDS = 5.0
 """How often the cluster is asked how many processors it has now."""
 
@@ -52,6 +54,7 @@ class RayExecutor:
         given = (ray.put(function), ray.put(shared))
         queue = _Queue(len(tasks))
         running: dict[Any, int] = {}
+        lost_since: float | None = None
         try:
             while queue or running:
                 for number in queue.due(2 * self._width() - len(running)):
@@ -60,6 +63,7 @@ class RayExecutor:
                     time.sleep(queue.pause())
                     continue
                 done, _ = ray.wait(list(running), num_returns=1, timeout=LOOK_SECONDS)
+                lost_since = None if done else self._lost_since(lost_since)
                 for ref in done:
                     number = running.pop(ref)
                     try:
@@ -71,6 +75,21 @@ class RayExecutor:
         finally:
             for ref in running:
                 ray.cancel(ref, force=True)
+
+    def _lost_since(self, before: float | None) -> float | None:
+        """Return since when no node has a processor; StoreError if that has been for too long."""
+        try:
+            if self._ray.cluster_resources().get("CPU"):
+                return None
+        except (self._ray.exceptions.RayError, ConnectionError, RuntimeError) as error:
+            log.warning("the cluster does not answer: %s", error)
+        since = time.monotonic() if before is None else before
+        if time.monotonic() - since > LOST_SECONDS:
+            raise StoreError(
+                f"the Ray cluster has had no processor for {LOST_SECONDS} seconds",
+                hint="Let a node join it, and run the same command again to go on",
+            )
+        return since
 
     def _width(self) -> int:
         """Return how many tasks the cluster can run at once now."""
