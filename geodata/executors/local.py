@@ -26,6 +26,7 @@ Result = TypeVar("Result")
 
 
 LOADED = [
+    "geodata.executors.orphans",
     "geodata.partition.routing",
     "geodata.partition.staging",
     "pyarrow.compute",
@@ -61,7 +62,7 @@ def _start_server() -> None:
     """Start the process that workers are forked from; it loads its modules meanwhile."""
     multiprocessing.get_context("forkserver").set_forkserver_preload(LOADED)
     resource_tracker.ensure_running()  # its own start would let interrupts through again
-    with _interrupts_held():
+    with _held(signal.SIGINT):  # workers never see it
         forkserver.ensure_running()
 
 
@@ -80,7 +81,7 @@ def _run(
     try:
         while True:
             for number, task in waiting:
-                with _interrupts_held():  # a worker that starts now never sees them
+                with _held(signal.SIGINT, signal.SIGTERM):  # until the pool knows its worker
                     running[pool.submit(_call, task)] = number
                 if len(running) >= 2 * workers:
                     break
@@ -106,9 +107,9 @@ def _run(
 
 
 @contextlib.contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Hold back SIGINT; a process started in the body inherits that and keeps it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _held(*signals: signal.Signals) -> Iterator[None]:
+    """Hold back signals; a process started in the body inherits that and keeps it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield
     finally:

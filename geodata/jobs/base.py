@@ -79,7 +79,10 @@ class JobFolder:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the job while the body runs; StoreError if another process has it."""
+        """Hold the job while the body runs; StoreError if another process has it.
+
+        The time of the file `lock` is from then on that at which it was taken.
+        """
         with storing(self.path):
             self._take()
         try:
@@ -104,6 +107,7 @@ class JobFolder:
                     hint="Wait for it, or stop it",
                 ) from error
             if os.fstat(descriptor).st_nlink:
+                os.utime(descriptor)
                 self._lock = descriptor
                 return
             os.close(descriptor)

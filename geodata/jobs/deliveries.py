@@ -26,11 +26,14 @@ _SHARD_FILE = re.compile(r"\bdata/region=[^\"\\]+")
 class Unfinished:
     """A job's folder; it is alive if it runs, or may go on. `files` are those it has delivered.
 
-    `elsewhere` is where it keeps what it has done, if that is another folder.
+    `began` is when it was taken by the process that runs it, None if none does: what it delivers is
+    made since, and may not be among `files` yet. `elsewhere` is where it keeps what it has done, if
+    that is another folder.
     """
 
     folder: JobFolder
     alive: bool
+    began: float | None
     files: frozenset[str]
     nbytes: int
     elsewhere: JobFolder | None
@@ -59,9 +62,11 @@ def unfinished(root: Path, before: float) -> Iterator[Unfinished]:
         folder = JobFolder(root, path.name)
         elsewhere = _elsewhere(folder)
         places = [folder] if elsewhere is None else [folder, elsewhere]
+        held = [began for place in places if (began := _held_since(place)) is not None]
         yield Unfinished(
             folder=folder,
-            alive=any(_is_alive(place, before) for place in places),
+            alive=bool(held) or any(_touched(place) >= before for place in places),
+            began=min(held, default=None),
             files=frozenset(name for place in places for name in _shard_files(place)),
             nbytes=sum(status.st_size for status in _inside(path)),
             elsewhere=elsewhere,
@@ -89,26 +94,27 @@ def _inside(path: Path) -> Iterator[os.stat_result]:
                 yield Path(folder, name).stat()
 
 
-def _is_alive(folder: JobFolder, before: float) -> bool:
+def _touched(folder: JobFolder) -> float:
     touched = [status.st_mtime for status in _inside(folder.path)]
     with suppress(FileNotFoundError):
         touched = touched or [folder.path.stat().st_mtime]
-    return _is_held(folder) or max(touched, default=0.0) >= before
+    return max(touched, default=0.0)
 
 
-def _is_held(folder: JobFolder) -> bool:
+def _held_since(folder: JobFolder) -> float | None:
+    """Return when the process that holds a job took it; None if none holds it."""
     with _reading(folder):
         try:
             descriptor = os.open(folder.path / "lock", os.O_RDWR)
         except FileNotFoundError:
-            return False
+            return None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return True
+            return os.fstat(descriptor).st_mtime
         finally:
             os.close(descriptor)
-    return False
+    return None
 
 
 def _shard_files(folder: JobFolder) -> Iterator[str]:

@@ -1,8 +1,9 @@
 """Removes what no version needs: files of killed jobs, and of versions that are given up.
 
 A file goes if no version that is kept names it, no job that may go on has made it, and it has been
-as it is for longer than the grace period, in which a job that runs elsewhere may still commit it.
-The newest version always stays. What is in quarantine stays too.
+as it is for longer than the grace period, in which a job that runs elsewhere may still commit it,
+and for longer than any job runs here. The newest version always stays. What is in quarantine stays
+too.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from geodata.stores import GatedStore, open_store
 
 GRACE_SECONDS = 86_400
 UNFINISHED = "unfinished"
+VERSIONS = "versions"
+"""The job of those that give versions up, or bring one back."""
 
 
 @dataclass(slots=True)
@@ -84,7 +87,7 @@ def gc(
 @contextmanager
 def versions_held(place: Place) -> Iterator[None]:
     """Hold off others that give versions up, or bring one back, while the body runs."""
-    folder = JobFolder(Path(place.root), "versions")
+    folder = JobFolder(Path(place.root), VERSIONS)
     with folder.held():
         try:
             yield
@@ -96,7 +99,7 @@ def _collect(
     catalog: Catalog, keep: int | None, before: float, report: GcReport, holds: ExitStack
 ) -> None:
     """Remove what nothing needs and nobody has touched since `before`."""
-    delivered = _without_jobs(catalog, before, report, holds)
+    delivered, before = _without_jobs(catalog, before, report, holds)
     known = catalog.versions()  # after the jobs: what one of them commits meanwhile is a version
     indexes = {version: catalog.exactly(version) for version in known}
     numbers = sorted({version.number for version in known})[-keep if keep else 0 :]
@@ -113,15 +116,21 @@ def _collect(
 
 def _without_jobs(
     catalog: Catalog, before: float, report: GcReport, holds: ExitStack
-) -> frozenset[str]:
-    """Remove the jobs that are over; return what the others have delivered.
+) -> tuple[frozenset[str], float]:
+    """Remove the jobs that are over; return what the others have delivered, and what is old.
 
-    A job that is removed begins anew from now on. One that keeps its results elsewhere is held to
-    the end: it finds out what is gone when it goes on.
+    That is what was made before `before`, and before any that runs began: it may have delivered
+    more than it tells. Where one runs, its folders in other roots stay. A job that is removed
+    begins anew from now on. One that keeps its results elsewhere is held to the end: it finds out
+    what is gone when it goes on.
     """
     jobs = [job for root in _roots(catalog) for job in unfinished(Path(root), before)]
+    jobs = [job for job in jobs if job.folder.path.name != VERSIONS]
+    running = {job.folder.path.name for job in jobs if job.began is not None}
+    delivered: set[str] = set()
     for job in jobs:
-        if job.alive:
+        if job.alive or job.folder.path.name in running:
+            delivered |= job.files
             continue
         report.jobs.append(job.folder.path.name)
         report.add("jobs", job.nbytes)
@@ -130,7 +139,7 @@ def _without_jobs(
                 holds.enter_context(job.elsewhere.held())
             with job.folder.held():
                 job.folder.remove()
-    return frozenset(name for job in jobs if job.alive for name in job.files)
+    return frozenset(delivered), min([before, *(j.began for j in jobs if j.began is not None)])
 
 
 def _roots(catalog: Catalog) -> list[str]:

@@ -152,6 +152,25 @@ def test_gc_leaves_what_a_job_has_made_that_may_go_on(twice):
     assert not made.exists() and not job.exists()
 
 
+def test_gc_leaves_what_a_running_job_delivers_before_it_tells(twice):
+    """Without a grace period too: only what is older than the job that runs is nobody's."""
+    config = config_of(twice)
+    folder = twice / "data/posts/data/region=us-east"
+    (folder / "0123456789-0123.tar").write_bytes(b"an orphan")
+    age(twice / "data/posts")
+    job, other = JobFolder(twice / "data/posts", "drop-1"), twice / "data/posts/.jobs/drop-2"
+    other.mkdir(parents=True)
+    with job.held():
+        (folder / "9876543210-9876.tar").write_bytes(b"delivered")
+        time.sleep(0.05)
+        report = gc("posts", config=config, grace=0)
+        assert (report.files, report.young) == ({"data": 1, "jobs": 1}, 1)
+        assert (report.jobs, other.exists(), job.path.exists()) == (["drop-2"], False, True)
+        assert (folder / "9876543210-9876.tar").exists()
+    report = gc("posts", config=config, grace=0)
+    assert (report.jobs, report.files) == (["drop-1"], {"jobs": 1, "data": 1})
+
+
 def kill_when_delivered(root, **options):
     """Kill a run of `shard` when it has delivered, and stored that it has; return the files."""
     context = multiprocessing.get_context("fork")
@@ -194,10 +213,11 @@ def test_gc_waits_for_a_job_that_begins_again(twice, monkeypatch):
     age(twice / "data")
     files = data_files(twice)
     (job,) = (twice / "data/raw/.jobs").glob("shard-*")
-    monkeypatch.setattr("geodata.jobs.deliveries._is_held", lambda _folder: False)
-    held = JobFolder(twice / "data/raw", job.name).held()
-    with held, pytest.raises(StoreError, match="running in another process"):
-        gc("posts", config=config_of(twice))
+    monkeypatch.setattr("geodata.jobs.deliveries._held_since", lambda _folder: None)
+    with JobFolder(twice / "data/raw", job.name).held():
+        age(twice / "data")
+        with pytest.raises(StoreError, match="running in another process"):
+            gc("posts", config=config_of(twice))
     assert data_files(twice) == files
 
 

@@ -237,8 +237,8 @@ def test_items_are_parsed_at_once_and_carry_their_origin(tmp_path, monkeypatch):
     rows = []
     parsed = jsonl.parsed
 
-    def counted(schema, data):
-        made = parsed(schema, data)
+    def counted(schema, data, **how):
+        made = parsed(schema, data, **how)
         rows.append(0 if made is None else made.num_rows)
         return made
 
