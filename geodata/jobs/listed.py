@@ -35,6 +35,7 @@ class Listed:
 
     def __init__(self, source: Source):
         self._source = source
+        self._parts: dict[range, str] = {}
         digest, self.nbytes, self.count = hashlib.sha256(), 0, 0
         for line, entry in zip(self._packed(), self._entries(), strict=True):
             digest.update(line)
@@ -54,10 +55,15 @@ class Listed:
             told = {"name": os.fsdecode(name), "nbytes": size, "mtime_ns": mtime}
             yield json.dumps(told).encode() + b"\n"
 
-    def facts(self, number: int) -> list[str | int]:
-        """Return name, size and time of a file."""
-        file = self._source.files[number]
-        return [file.name, file.nbytes, file.mtime_ns]
+    def part(self, numbers: range) -> str:
+        """Return the digest of names, sizes and times of some files."""
+        if numbers not in self._parts:
+            digest = hashlib.sha256()
+            for file in map(self._source.files.__getitem__, numbers):
+                name = os.fsencode(file.name)
+                digest.update(b"%d %d %b\0" % (file.nbytes, file.mtime_ns, name))
+            self._parts[numbers] = digest.hexdigest()
+        return self._parts[numbers]
 
     def write(self, path: Path) -> None:
         """Keep the list, for `difference`."""

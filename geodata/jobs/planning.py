@@ -131,7 +131,7 @@ class Planner:
     def _files_of(self, piece: Piece) -> list[Any]:
         """Return the files that a piece is read from: name, size and time of each."""
         if reads_own_files(self.source):
-            return [self.listed.facts(number) for number in files_of(piece)]
+            return [self.listed.part(files_of(piece))]
         return [piece.file, piece.files, self.listed.digest]
 
     def _read_schema(self, scans: Sequence[Scan]) -> pa.Schema:

@@ -30,12 +30,22 @@ def check_unchanged(source: Source, numbers: Iterable[int]) -> None:
     """Raise ConfigError naming the first of some files that is not as it was listed."""
     for number in numbers:
         file = source.files[number]
-        if _changed(source.root, file):
+        if not _is_as_listed(source.root, file) and _changed(source.root, file):
             raise ConfigError(
                 "the source changed while it was read",
                 file=os.fsencode(file.name).decode(errors="backslashreplace"),
                 hint="Run it again with --restart to go on with it as it is now",
             )
+
+
+def _is_as_listed(root: Path, file: SourceFile) -> bool:
+    """Return whether a file that lies below the root is surely as it was listed."""
+    try:
+        status = Path(f"{root}/{file.name}").stat()
+    except (OSError, ValueError):
+        return False
+    seen = (status.st_size, status.st_mtime_ns)
+    return stat.S_ISREG(status.st_mode) and seen == (file.nbytes, file.mtime_ns)
 
 
 def _changed(root: Path, file: SourceFile) -> bool:

@@ -110,7 +110,7 @@ class Corpus:
 
     def compression(self, index: int) -> str | None:
         """Return the kind of compression that the file's suffix says, if it says one."""
-        return compressed.SUFFIXES.get("." + self.files.name(index).rpartition(".")[2].lower())
+        return _compression_of(self.files.name(index))
 
     def is_plain(self, index: int) -> bool:
         """Return whether the bytes of the file `index` lie on disk as they are, at its path."""
@@ -224,10 +224,11 @@ class Corpus:
         if not self._keyed(name):
             raise Unfit(NOT_UTF8_NAME)
         member, nbytes = self.files.member(index), self.files.nbytes(index)
-        if self.is_plain(index) and nbytes >= MAX_RECORD:
+        packed = _compression_of(name) is not None
+        if member is None and not packed and nbytes >= MAX_RECORD:
             raise Unfit(TOO_LONG)
         try:
-            if self.compression(index) is not None:
+            if packed:
                 data = self._unpacked(index)
             elif member is None:
                 data = _bytes_of(str(self.root) if self._single else f"{self.root}/{name}", nbytes)
@@ -273,6 +274,10 @@ def _bytes_of(path: str, nbytes: int) -> bytes:
         return parts[0] if len(parts) == 1 else b"".join(parts)
     finally:
         os.close(descriptor)
+
+
+def _compression_of(name: str) -> str | None:
+    return compressed.SUFFIXES.get("." + name.rpartition(".")[2].lower())
 
 
 def _printable(name: str) -> str:
