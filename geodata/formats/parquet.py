@@ -30,7 +30,7 @@ from geodata.formats.units import UnitCutter, one_batch, select, starts_of, take
 from geodata.schema import KEY, from_json, media_of, to_json
 
 ZSTD_LEVEL = 3
-"""Text of 98 languages in files of 7 KB shrinks by 71 per cent; at level 1 by 66."""
+"""Text of 98 languages in files of 7 KB, in their order, shrinks by 71 %; at level 1 by 66 %."""
 
 _SCHEMA = "geodata.schema"
 _ARROW = "ARROW:schema"
