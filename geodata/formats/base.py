@@ -155,6 +155,8 @@ class Format(Protocol):
 FORMATS = {
     "parquet": "geodata.formats.parquet:ParquetFormat",
     "webdataset": "geodata.formats.webdataset.shard:WebDatasetFormat",
+    "webdataset+gzip": "geodata.formats.webdataset.shard:WebDatasetGzipFormat",
+    "webdataset+xz": "geodata.formats.webdataset.shard:WebDatasetXzFormat",
     "hdf5": "geodata.formats.hdf5.shard:Hdf5Format",
     "hdf5+gzip": "geodata.formats.hdf5.shard:Hdf5GzipFormat",
     "tfrecord": "geodata.formats.tfrecord.shard:TfRecordFormat",

@@ -3,9 +3,11 @@
 A column's file is a shard of the same format and the same units that holds `__key__` and the
 column. A shard's files have names: `main`, `index` and `units` (the sidecar); those of a column
 NAME are `columns/NAME`, `index/NAME` and `units/NAME`. A column's file goes before a column of that
-name in the main file. A column of the dataset that no file of a shard holds is null there.
+name in the main file. A column of the dataset that no file of a shard holds is null there; one that
+a file holds in a type that widens to the dataset's is of the wider type (see `widening`).
 
-`open_shard` is the one way from a shard's files to its records.
+`open_shard` is the one way from a shard's files to its records, `as_written` from these to what the
+shard's content digest was made of.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from geodata.errors import CorruptShard
 from geodata.formats.base import Format, MappedReader, ShardReader
 from geodata.formats.slices import Slices
 from geodata.formats.units import check_rows, select
+from geodata.formats.widening import widened, widens
 
 File = TypeVar("File")
 
@@ -57,7 +60,8 @@ def is_sidecar(part: str) -> bool:
 def open_shard(form: Format, paths: Mapping[str, Path], schema: pa.Schema) -> ShardReader:
     """Open a shard by its files as records of the dataset's `schema`.
 
-    CorruptShard where a file has other units than the main one, or a column of another type.
+    CorruptShard where a file has other units than the main one, or a column of a type that does not
+    widen to the dataset's.
     """
     opened: dict[str, ShardReader] = {}
     try:
@@ -81,6 +85,16 @@ def held_schema(reader: ShardReader) -> pa.Schema:
     return select(reader.schema, list(reader.owners))
 
 
+def as_written(reader: ShardReader) -> ShardReader:
+    """Return the columns that a shard's files hold, of the types that these have; closed with it.
+
+    They are in the order of the reader's schema.
+    """
+    if not isinstance(reader, JoinedReader):
+        return reader
+    return JoinedReader(reader.written, reader.main, reader.columns, reader.name)
+
+
 class JoinedReader:
     """Reads a shard from several files; files without a wanted column are not touched."""
 
@@ -91,20 +105,27 @@ class JoinedReader:
         self.metadata: Mapping[str, str] = main.metadata
         self.num_rows = main.num_rows
         self.unit_slots: Sequence[int] = main.unit_slots
-        self._files = [main, *columns.values()]
+        self.main, self.columns, self.name = main, columns, name
         self.owners = {field.name: main for field in schema if field.name in main.schema.names}
         """Which file holds a column."""
         self.owners |= {column: file for column, file in columns.items() if column in schema.names}
         for file in columns.values():
             if list(file.unit_slots) != list(main.unit_slots):
                 raise CorruptShard("a column has other units than its shard", shard=name)
-        for column, file in self.owners.items():
-            if column not in file.schema.names:
-                raise CorruptShard("the file of a column lacks it", shard=name, column=column)
-            found, wanted = file.schema.field(column).type, schema.field(column).type
-            if found != wanted:
-                text = f"a column is {found}, not {wanted}"
-                raise CorruptShard(text, shard=name, column=column)
+        self.written = pa.schema([self._written(field) for field in held_schema(self)])
+        """The columns that the files hold, of the types that these have there."""
+
+    def _written(self, field: pa.Field) -> pa.Field:
+        """Return a field of the schema as a file has it; CorruptShard where it does not fit."""
+        held = self.owners[field.name].schema
+        if field.name not in held.names:
+            text = "the file of a column lacks it"
+            raise CorruptShard(text, shard=self.name, column=field.name)
+        found = held.field(field.name).type
+        if not widens(found, field.type):
+            text = f"a column is {found}, not {field.type}"
+            raise CorruptShard(text, shard=self.name, column=field.name)
+        return field.with_type(found)
 
     def read_unit(self, unit: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """Return all rows of a unit, from the files that hold the columns."""
@@ -125,6 +146,10 @@ class JoinedReader:
         for file in self._files:
             file.close()
 
+    @property
+    def _files(self) -> list[ShardReader]:
+        return [self.main, *self.columns.values()]
+
     def _joined(
         self,
         schema: pa.Schema,
@@ -136,9 +161,13 @@ class JoinedReader:
             own = self._own(file, schema.names)
             if own:
                 arrays.update(zip(own, read(file, own).select(own).columns, strict=True))
-        missing = [field for field in schema if field.name not in arrays]
-        arrays |= {field.name: pa.nulls(count, field.type) for field in missing}
-        return pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
+        made = [
+            widened(arrays[field.name], field.type)
+            if field.name in arrays
+            else pa.nulls(count, field.type)
+            for field in schema
+        ]
+        return pa.RecordBatch.from_arrays(made, schema=schema)
 
     def _own(self, file: ShardReader, names: Sequence[str]) -> list[str]:
         """Return which of these columns a file is read for."""
@@ -152,7 +181,10 @@ class MappedJoinedReader(JoinedReader):
         """Return where the values of a unit lie, for those of the columns that are plain."""
         found: dict[str, Slices] = {}
         for file in self._files:
-            own = self._own(file, columns)
+            own = [name for name in self._own(file, columns) if self._is_as_written(name)]
             if own and isinstance(file, MappedReader):
                 found.update(file.runs(unit, own))
         return found
+
+    def _is_as_written(self, column: str) -> bool:
+        return bool(self.written.field(column).type == self.schema.field(column).type)

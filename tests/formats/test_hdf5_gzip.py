@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from conformance import Conformance
+from hdf5_shards import HEAD, open_shard, read, records, rewrite, write
 from records import JPG, PNG, assert_same, digest, mixed, rows
-from test_hdf5 import HEAD, open_shard, read, records, rewrite, write
 
 from geodata.errors import CorruptShard, FormatVersionError
 from geodata.formats import base, get_format

@@ -7,6 +7,7 @@ from records import ODD_COLUMNS, assert_same, mixed
 from geodata.errors import CorruptShard, SchemaError
 from geodata.formats import FORMATS, MappedReader, get_format
 from geodata.formats.joined import (
+    as_written,
     beside,
     column_files,
     column_part,
@@ -157,3 +158,54 @@ def test_files_have_names_for_columns_of_any_name():
     parts = [column_part(name) for name in ODD_COLUMNS]
     everything = [*parts, *(beside(p, w) for p in parts for w in ("index", "units")), "main"]
     assert len(set(everything)) == len(everything)
+
+
+WIDER = {
+    "score": pa.float64(),
+    "never": pa.string(),
+    "nothing": pa.list_(pa.struct([("a", pa.int8())])),
+    "caption": pa.large_string(),
+}
+"""Columns as the dataset has them since records were appended."""
+
+
+@pytest.fixture
+def narrow(form, tmp_path):
+    """A shard in types that the dataset had once: `caption` lies in a file of its own."""
+    batch = mixed(ROWS).select([KEY, "class", "caption", "score"])
+    score = batch.column("score").cast(pa.float32(), safe=False)
+    batch = batch.set_column(batch.schema.get_field_index("score"), "score", score)
+    for name, kind in [("never", pa.null()), ("nothing", pa.list_(pa.null()))]:
+        batch = batch.append_column(name, pa.nulls(ROWS, kind))
+    main = batch.drop_columns(["caption"])
+    paths = {"main": write(form, tmp_path / f"main{form.suffix}", main)}
+    slots = form.open(paths["main"]).unit_slots
+    own = tmp_path / f"caption{form.suffix}"
+    paths[column_part("caption")] = write(form, own, batch.select([KEY, "caption"]), slots)
+    if form.index_suffix:
+        for part, path in list(paths.items()):
+            paths[beside(part, "index")] = path.with_name(path.name + ".index")
+    return batch, paths
+
+
+def test_columns_are_read_as_the_dataset_has_them_now(form, narrow):
+    batch, paths = narrow
+    wide = pa.schema([f.with_type(WIDER.get(f.name, f.type)) for f in batch.schema])
+    arrays = [array.cast(field.type) for array, field in zip(batch.columns, wide, strict=True)]
+    expected = pa.RecordBatch.from_arrays(arrays, schema=wide)
+    reader = open_shard(form, paths, wide)
+    slots = reader.unit_slots
+    assert held_schema(reader).equals(wide) and len(slots) > 1
+    assert_same(reader.read_unit(1), expected.slice(slots[0], slots[1]))
+    assert_same(reader.take([7, 3]), expected.take(pa.array([7, 3])))
+    names = ["score", "never"]
+    assert_same(reader.read_unit(0, names), expected.slice(0, slots[0]).select(names))
+    if isinstance(reader, MappedReader):
+        assert not WIDER.keys() & reader.runs(0, wide.names).keys()
+    written = as_written(reader)
+    assert_same(written.read_unit(0), batch.slice(0, slots[0]))
+    assert written.schema.equals(batch.schema)
+    reader.close()
+    shut = wide.set(wide.get_field_index("score"), pa.field("score", pa.int64()))
+    with pytest.raises(CorruptShard, match="is float, not int64.*column score"):
+        open_shard(form, paths, shut)

@@ -11,6 +11,7 @@ from geodata.errors import CorruptShard, FormatVersionError, SchemaError
 from geodata.formats import get_format
 from geodata.formats.mapping import map_file
 from geodata.formats.webdataset import index as tarindex
+from geodata.formats.webdataset.scan import scan
 from geodata.formats.webdataset.tarball import END, header, padded
 from geodata.schema import KEY, dataset_schema, media_field
 
@@ -136,7 +137,7 @@ def test_an_index_of_a_newer_version_is_refused(path, monkeypatch):
 
 def test_an_index_that_points_outside_the_tar_is_refused(path):
     write(path, shard_of(["k0", "k1"]))
-    index = tarindex.scan(map_file(path), path.name)
+    index = scan(map_file(path), path.name)
     far = pa.StructArray.from_arrays(
         [pa.array([0, 1 << 40]), pa.array([4, 4])], fields=list(index.places[1].type)
     )

@@ -1,17 +1,15 @@
 """The conformance of tar shards, what stock readers see in them, and what is refused."""
 
-import gc
 import io
 import json
 import tarfile
-import warnings
 
 import numpy as np
 import pyarrow as pa
 import pytest
-import webdataset
 from conformance import Conformance
 from records import JPG, ODD_KEYS, PNG, mixed
+from webdataset_shards import stock
 
 from geodata.errors import CorruptShard, SchemaError
 from geodata.formats import get_format
@@ -60,17 +58,6 @@ def names(path):
 
 
 # stock readers
-
-
-def stock(path, decode=False):
-    """Return what webdataset's own reader reads; it leaves its file open."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        dataset = webdataset.WebDataset(str(path), shardshuffle=False)
-        found = list(dataset.decode() if decode else dataset)
-        del dataset
-        gc.collect()
-    return found
 
 
 def test_stock_webdataset_reads_records(path):

@@ -1,4 +1,4 @@
-"""The format `webdataset`: `shard` writes and reads it, the others are its parts."""
+"""The format `webdataset` and its compressed variants: `shard` joins what the others do."""
 
 from geodata.formats.webdataset.shard import WebDatasetFormat
 

@@ -5,65 +5,44 @@ the key, percent-encoded but for [A-Za-z0-9_-], so that stock readers, which spl
 dot, find it whole ("%" stands for the empty key). Members under `__geodata__/`, which stock
 readers skip, hold what is said of the shard (`shard.json`, `end.json`) and a tombstone's slot.
 
-A record costs 1 KiB for its `.json` and about 768 bytes of header and padding for each other
-member: text of 1 KB a record is 2 to 5 times larger than in Parquet. Pack text, or use Parquet.
+With `webdataset` nothing is compressed. A record costs 1 KiB for its `.json` and about 768 bytes of
+header and padding for each other member: text of 1 KB a record is 2 to 5 times larger than in
+Parquet.
+
+With `webdataset+gzip` and `webdataset+xz` the same tar is compressed, each unit by itself, into the
+one stream that every stock reader of tar.gz and tar.xz takes it for. Headers and padding shrink to
+some 100 bytes a record; a unit is unpacked as a whole and decoded from memory. Text of 98 languages
+in files of 7 KB shrinks by 68 per cent with gzip, where one core writes 20 MB and reads 240 MB a
+second, and by 77 with xz, where it writes 3 MB and reads 90 MB. Encoded media shrink by little more
+than the padding and are read faster from a plain tar.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from geodata.canonical import array_nbytes
-from geodata.durable import sync
-from geodata.errors import CorruptShard, GeodataError, SchemaError
-from geodata.formats.base import FORMAT_VERSION, UnitRange, stamped
+from geodata.formats.base import ShardReader, UnitRange
 from geodata.formats.mapping import map_file
-from geodata.formats.slices import RAGGED, Slices, runs_of
-from geodata.formats.units import (
-    UnitCutter,
-    check_batch_bytes,
-    check_rows,
-    pick,
-    select,
-    starts_of,
-)
-from geodata.formats.webdataset import index as tarindex
-from geodata.formats.webdataset.columns import Content, Plan, plan
-from geodata.formats.webdataset.jsonvalues import JsonColumn, dumps, loads
-from geodata.formats.webdataset.tarball import (
-    BLOCK,
-    END,
-    header,
-    header_nbytes,
-    key_of,
-    padded,
-    padded_nbytes,
-    padding,
-    stem_nbytes,
-    stems,
-)
-from geodata.schema import KEY, to_json
+from geodata.formats.units import UnitCutter
+from geodata.formats.webdataset.columns import Plan, plan
+from geodata.formats.webdataset.gzipped import Gzip
+from geodata.formats.webdataset.index import save
+from geodata.formats.webdataset.reader import PackedReader, WebDatasetReader, index_of
+from geodata.formats.webdataset.scan import scan
+from geodata.formats.webdataset.segments import Codec, Plain
+from geodata.formats.webdataset.tarball import BLOCK, header_nbytes, padded_nbytes, stem_nbytes
+from geodata.formats.webdataset.writer import WebDatasetWriter
+from geodata.formats.webdataset.xz import Xz
+from geodata.schema import KEY
 
 Int64s = npt.NDArray[np.int64]
-
-_MALFORMED = (
-    pa.ArrowException,
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    TypeError,
-    ValueError,
-)
-"""What decoding raises on content that no writer made."""
 
 
 class WebDatasetFormat:
@@ -72,6 +51,7 @@ class WebDatasetFormat:
     name = "webdataset"
     suffix = ".tar"
     index_suffix: str | None = ".index"
+    codec: Codec | None = None
 
     def create(
         self,
@@ -84,19 +64,22 @@ class WebDatasetFormat:
     ) -> WebDatasetWriter:
         """Start a shard."""
         units = UnitCutter(schema, self.row_nbytes, unit_bytes, unit_slots)
-        return WebDatasetWriter(path, schema, units, metadata)
+        packer = self.codec.packer() if self.codec else Plain()
+        return WebDatasetWriter(path, schema, units, metadata, packer)
 
-    def open(self, path: Path, index: Path | None = None) -> WebDatasetReader:
+    def open(self, path: Path, index: Path | None = None) -> ShardReader:
         """Open a shard by its index, or by a scan of its headers."""
+        if self.codec:
+            return PackedReader(path, index, self.codec)
         return WebDatasetReader(path, index)
 
     def write_index(self, path: Path, index: Path) -> None:
         """Write the index, an Arrow file that `index` describes."""
-        tarindex.save(tarindex.scan(map_file(path), path.name), index)
+        save(scan(map_file(path), path.name, self.codec), index)
 
     def units(self, path: Path, index: Path | None = None) -> list[UnitRange]:
-        """Return the blocks of each unit's members."""
-        return list(_index_of(map_file(path), path, index).units)
+        """Return the blocks of each unit's members, or the bytes they are packed in."""
+        return list(index_of(map_file(path), path, index, self.codec).units)
 
     def row_nbytes(self, batch: pa.RecordBatch) -> Int64s:
         """Return the bytes of each record's members with headers and padding; JSON is a guess."""
@@ -110,215 +93,30 @@ class WebDatasetFormat:
         return np.where(keys.is_valid(), total, BLOCK)
 
 
-class WebDatasetWriter:
-    """Writes one tar shard."""
+class WebDatasetGzipFormat(WebDatasetFormat):
+    """The format `webdataset+gzip`."""
 
-    def __init__(
-        self, path: Path, schema: pa.Schema, units: UnitCutter, metadata: Mapping[str, str]
-    ):
-        if schema.get_field_index(KEY) < 0:
-            raise SchemaError("a tar shard needs keys", column=KEY)
-        self.nbytes = 0
-        self._path, self._schema, self._units = path, schema, units
-        self._plan = plan(schema)
-        self._json = [
-            (schema.field(i).name, i, JsonColumn(schema.field(i))) for i in self._plan.json
-        ]
-        self._slots: list[int] = []
-        self._rows = 0
-        self._seen: set[bytes] = set()
-        self._hash = hashlib.sha256()
-        self._sink = pa.OSFile(str(path), "wb")
-        self._write_head(schema, metadata)
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Append rows, writing the units that they close."""
-        for unit in self._units.push(batch):
-            self._write_unit(unit)
-
-    def close(self) -> None:
-        """Write the last unit and the last member; sync the file to disk."""
-        for unit in self._units.flush():
-            self._write_unit(unit)
-        told = {"rows": self._rows, "unit_slots": self._slots, "digest": self._hash.hexdigest()}
-        content = json.dumps(told).encode()
-        self._write([header(tarindex.TAIL, len(content)), padded(content), END])
-        self._sink.close()
-        sync(self._path)
-
-    def _write_head(self, schema: pa.Schema, metadata: Mapping[str, str]) -> None:
-        about = {
-            "format_version": FORMAT_VERSION,
-            "metadata": stamped(metadata),
-            "schema": to_json(schema),
-        }
-        content = json.dumps(about).encode()
-        self._write([self._header(tarindex.HEAD, len(content)), padded(content)])
-        self._hash.update(content)
-
-    def _write_unit(self, batches: list[pa.RecordBatch]) -> None:
-        parts: list[Content] = []
-        for batch in batches:
-            for name, content in self._members(batch):
-                parts += (self._header(name, len(content)), content, padding(len(content)))
-        self._slots.append(sum(batch.num_rows for batch in batches))
-        self._write(parts)
-
-    def _members(self, batch: pa.RecordBatch) -> Iterator[tuple[bytes, Content]]:
-        """Yield name and content of each member of these rows, in order."""
-        documents = self._documents(batch)
-        columns = [(m, m.encode(batch.column(m.column))) for m in self._plan.members]
-        for row, stem in enumerate(stems(batch.column(self._schema.get_field_index(KEY)))):
-            self._rows += 1
-            if stem is None:
-                yield tarindex.TOMBSTONE + b"%08d" % (self._rows - 1), b""
-                continue
-            self._check_new(stem)
-            yield stem + b".json", documents[row]
-            for member, contents in columns:
-                content = contents[row]
-                if content is not None:
-                    yield stem + member.suffix(content), content
-
-    def _documents(self, batch: pa.RecordBatch) -> list[bytes]:
-        """Return each record's JSON."""
-        names = [name for name, _, _ in self._json]
-        columns = [codec.encode(batch.column(i)) for _, i, codec in self._json]
-        return [
-            dumps({n: v for n, v in zip(names, row, strict=True) if v is not None}).encode()
-            for row in zip(*columns, strict=True)
-        ]
-
-    def _check_new(self, stem: bytes) -> None:
-        if stem in self._seen:
-            raise SchemaError("two records of a shard have one key", key=key_of(stem))
-        self._seen.add(stem)
-
-    def _header(self, name: bytes, size: int) -> bytes:
-        blocks = header(name, size)
-        self._hash.update(blocks)
-        return blocks
-
-    def _write(self, parts: list[Content]) -> None:
-        self._sink.write(b"".join(parts))
-        self.nbytes = self._sink.tell()
+    name = "webdataset+gzip"
+    suffix = ".tar.gz"
+    codec: Codec = Gzip()
 
 
-class WebDatasetReader:
-    """Reads one tar shard from its mapping: members of columns not asked for are not touched."""
+class WebDatasetXzFormat(WebDatasetFormat):
+    """The format `webdataset+xz`."""
 
-    def __init__(self, path: Path, index: Path | None):
-        self._shard = path.name
-        self._data: pa.Buffer | None = map_file(path)
-        self._index = _index_of(self._data, path, index)
-        self.schema: pa.Schema = self._index.schema
-        self.metadata: Mapping[str, str] = self._index.metadata
-        self.unit_slots: Sequence[int] = [unit.slots for unit in self._index.units]
-        self._starts = starts_of(self.unit_slots)
-        self.num_rows = int(self._starts[-1])
-        self._json, *contents = self._index.slices(self._data)
-        members = plan(self.schema).members
-        self._members = {
-            m.field.name: (m, slices) for m, slices in zip(members, contents, strict=True)
-        }
-        in_json = [field for field in self.schema if field.name not in self._members]
-        self._codecs = {field.name: JsonColumn(field) for field in in_json}
-
-    def read_unit(self, unit: int, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-        """Return all rows of a run of members."""
-        schema = select(self.schema, columns)
-        return self._read(np.arange(*self._bounds(unit)), schema)
-
-    def runs(self, unit: int, columns: Sequence[str]) -> Mapping[str, Slices]:
-        """Return the contents of a unit's members that are values as they stand, and its keys."""
-        rows, found = slice(*self._bounds(unit)), {}
-        for name in columns:
-            with self._corrupt(name):
-                if name in self._members and self._members[name][0].is_plain:
-                    found[name] = self._pick(self._members[name][1], rows)
-                elif name == KEY and self.schema.field(KEY).type in RAGGED:
-                    found[name] = runs_of(self._index.keys[rows])
-        return found
-
-    def take(self, rows: Sequence[int], columns: Sequence[str] | None = None) -> pa.RecordBatch:
-        """Return rows in the order given, touching no other record."""
-        schema = select(self.schema, columns)
-        distinct, places = np.unique(check_rows(rows, self.num_rows), return_inverse=True)
-        batch = self._read(distinct, schema)
-        in_order = np.array_equal(places, np.arange(len(distinct)))
-        return batch if in_order else pick(batch, places)
-
-    def close(self) -> None:
-        """Release the file."""
-        self._data = None
-
-    def _opened(self) -> pa.Buffer:
-        if self._data is None:
-            raise ValueError("the shard is closed")
-        return self._data
-
-    def _bounds(self, unit: int) -> tuple[int, int]:
-        """Return the first row of a unit, and the one after its last."""
-        self._opened()
-        if not 0 <= unit < len(self.unit_slots):
-            raise IndexError(f"no unit {unit} of {len(self.unit_slots)}")
-        return int(self._starts[unit]), int(self._starts[unit + 1])
-
-    def _read(self, rows: Int64s, schema: pa.Schema) -> pa.RecordBatch:
-        """Return ascending rows."""
-        self._opened()
-        in_json = [name for name in schema.names if name != KEY and name in self._codecs]
-        documents = self._documents(rows) if in_json else []
-        arrays = []
-        for field in schema:
-            with self._corrupt(field.name):
-                if field.name == KEY:
-                    arrays.append(self._index.keys.take(pa.array(rows)).cast(field.type))
-                elif field.name in self._members:
-                    member, slices = self._members[field.name]
-                    arrays.append(member.decode(self._pick(slices, rows)))
-                else:
-                    values = [document.get(field.name) for document in documents]
-                    arrays.append(self._codecs[field.name].decode(values))
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-    def _documents(self, rows: Int64s) -> list[dict[str, Any]]:
-        """Return the JSON of these rows, empty for a tombstone."""
-        with self._corrupt(".json"):
-            texts = self._pick(self._json, rows).gather().cast(pa.large_string()).to_pylist()
-        documents: list[dict[str, Any]] = []
-        for row, text in zip(rows.tolist(), texts, strict=True):
-            try:
-                documents.append({} if text is None else loads(text))
-            except ValueError:
-                key = self._index.keys[row].as_py()
-                fault = "a .json member that is no JSON"
-                raise CorruptShard(fault, shard=self._shard, row=row, key=key) from None
-        return documents
-
-    def _pick(self, slices: Slices, rows: Int64s | slice) -> Slices:
-        picked, nbytes = slices.pick(rows), len(self._opened())
-        if (picked.offsets < 0).any() or (picked.sizes > nbytes - picked.offsets).any():
-            raise CorruptShard("the index points outside the tar", shard=self._shard)
-        check_batch_bytes(int(picked.sizes.sum()))
-        return picked
-
-    @contextmanager
-    def _corrupt(self, column: str) -> Iterator[None]:
-        """Name the shard and the column instead of what the decoding stumbled over."""
-        try:
-            yield
-        except GeodataError:
-            raise
-        except _MALFORMED as error:
-            text = f"a member cannot be decoded ({type(error).__name__})"
-            raise CorruptShard(text, shard=self._shard, column=column) from None
+    name = "webdataset+xz"
+    suffix = ".tar.xz"
+    codec: Codec = Xz()
 
 
-def _index_of(data: pa.Buffer, path: Path, index: Path | None) -> tarindex.TarIndex:
-    if index is None:
-        return tarindex.scan(data, path.name)
-    return tarindex.load(index, data, path.name)
+def packed_format(path: Path) -> str | None:
+    """Return the compressed format whose frame a file has, if there is one."""
+    data = memoryview(map_file(path)).cast("B")
+    for form in (WebDatasetGzipFormat, WebDatasetXzFormat):
+        with suppress(ValueError):
+            form.codec.segments(data)
+            return form.name
+    return None
 
 
 def _member_nbytes(names: Int64s, contents: Int64s) -> Int64s:

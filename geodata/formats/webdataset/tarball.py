@@ -75,21 +75,21 @@ def padded_nbytes(size: Int64s) -> Int64s:
     return size + -size % BLOCK
 
 
-def entries(data: memoryview, shard: str) -> Iterator[Entry]:
-    """Yield the members of a tar file up to its end mark.
+def entries(data: memoryview, shard: str, *, ends: bool = True) -> Iterator[Entry]:
+    """Yield the members of a tar file up to its end mark; without `ends`, those of a run.
 
     Raises CorruptShard, naming the last member read, for a header that `header` would not write
     and for a file that stops early.
     """
     at, name = 0, b""
-    while bytes(data[at : at + BLOCK]) != END[:BLOCK]:
+    while bytes(data[at : at + BLOCK]) != END[:BLOCK] if ends else at < len(data):
         try:
             entry = _entry(data, at)
         except ValueError as error:
             raise CorruptShard(f"{error} after member", shard=shard, file=name.decode()) from None
         at, name = entry.offset + entry.size + -entry.size % BLOCK, entry.name
         yield entry
-    if bytes(data[at : at + len(END) + 1]) != END:
+    if ends and bytes(data[at : at + len(END) + 1]) != END:
         raise CorruptShard("the tar file does not end where it should", shard=shard)
 
 
