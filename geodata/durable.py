@@ -121,6 +121,17 @@ def sync(path: Path) -> None:
 
 
 @contextlib.contextmanager
+def reading_kept(path: Path) -> Iterator[None]:
+    """Turn what a damaged file raises, kept in a folder of a job's, into one StoreError."""
+    try:
+        yield
+    except (OSError, EOFError, ValueError) as error:
+        hint = f"Remove {path.parent.parent} and run the same command again"
+        text = "what the job has kept is damaged, or gone"
+        raise StoreError(text, file=str(path), hint=hint) from error
+
+
+@contextlib.contextmanager
 def storing(path: Path) -> Iterator[None]:
     """Turn an OSError of the body into a StoreError that names the file and what to do."""
     hints = {

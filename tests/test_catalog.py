@@ -1,6 +1,7 @@
 """Versions: one commit wins, damage is named, newer files are refused."""
 
 import json
+import shutil
 
 import pytest
 
@@ -70,6 +71,11 @@ def test_lists_and_sidecars_round_trip_and_damage_is_named(staging, workspace):
 def test_a_newer_or_damaged_index_is_refused(staging, workspace):
     path = workspace / "data/raw/metadata/v000001.json"
     record = json.loads(path.read_bytes())
+    path.write_text(json.dumps({**record, "dataset": "another"}))
+    with pytest.raises(ManifestError, match=r"not match its digest.*v000001\.json.*geodata repair"):
+        staging.index()
+    shutil.rmtree(path.parent / "copies")  # as of an earlier release
+    assert staging.index().dataset == "another"
     path.write_text(json.dumps({**record, "format_version": 99}))
     with pytest.raises(FormatVersionError, match=r"none that this release reads.*pip install -U"):
         staging.index()
@@ -77,9 +83,9 @@ def test_a_newer_or_damaged_index_is_refused(staging, workspace):
     with pytest.raises(ManifestError, match="damaged index: colour"):
         staging.index()
     path.write_text("{")
-    with pytest.raises(ManifestError, match="not an index"):
+    with pytest.raises(ManifestError, match="not the JSON of one"):
         staging.index()
-    with pytest.raises(ManifestError, match="not an index"):
+    with pytest.raises(ManifestError, match="not the JSON of one"):
         Index.from_bytes(b"[]", "x")
 
 

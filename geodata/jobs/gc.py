@@ -3,7 +3,7 @@
 A file goes if no version that is kept names it, no job that may go on has made it, and it has been
 as it is for longer than the grace period, in which a job that runs elsewhere may still commit it,
 and for longer than any job runs here. The newest version always stays. What is in quarantine stays
-too.
+too. While a version that stays is damaged, nothing goes.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from geodata.catalog import Catalog, Place, locate
+from geodata.catalog import UNREADABLE, Catalog, Place, locate
+from geodata.catalog.copies import COPIES_DIR, copy_of
 from geodata.config import GeodataConfig
-from geodata.errors import ConfigError
+from geodata.errors import ConfigError, ManifestError
 from geodata.jobs.base import SCHEMA_VERSION, JobFolder
 from geodata.jobs.deliveries import unfinished
-from geodata.manifest import METADATA_DIR, Index
+from geodata.manifest import METADATA_DIR, Index, Version
 from geodata.stores import GatedStore, open_store
 
 GRACE_SECONDS = 86_400
@@ -67,8 +68,9 @@ def gc(
 ) -> GcReport:
     """Remove what no version needs; with `keep`, give up all but the newest so many versions.
 
-    `grace` is in seconds. Raises ConfigError where a version is named, StoreError where a job that
-    was to go begins meanwhile, PolicyError where a file may not be deleted from here.
+    `grace` is in seconds. Raises ManifestError while a version that stays is damaged (what it needs
+    is not known), ConfigError where a version is named, StoreError where a job that was to go
+    begins meanwhile, PolicyError where a file may not be deleted from here.
     """
     place = locate(reference, config)
     if place.version is not None:
@@ -76,7 +78,8 @@ def gc(
     if keep is not None and keep < 1:
         raise ConfigError("the newest version always stays", hint="--keep 1 or more")
     catalog = Catalog.at(place, "gc")
-    report = GcReport(catalog.index().dataset, [], [], dry_run=dry_run)
+    kept, _gone, _needed = _kept(catalog, keep)
+    report = GcReport(kept[max(kept)].dataset, [], [], dry_run=dry_run)
     with ExitStack() as holds:
         if not dry_run:
             holds.enter_context(versions_held(place))
@@ -98,20 +101,56 @@ def versions_held(place: Place) -> Iterator[None]:
 def _collect(
     catalog: Catalog, keep: int | None, before: float, report: GcReport, holds: ExitStack
 ) -> None:
-    """Remove what nothing needs and nobody has touched since `before`."""
+    """Remove what nothing needs and nobody has touched since `before`.
+
+    What is needed is looked up after the jobs: what one of them commits meanwhile is a version.
+    """
     delivered, before = _without_jobs(catalog, before, report, holds)
-    known = catalog.versions()  # after the jobs: what one of them commits meanwhile is a version
-    indexes = {version: catalog.exactly(version) for version in known}
-    numbers = sorted({version.number for version in known})[-keep if keep else 0 :]
-    kept = [version for version in known if version.number in numbers]
-    gone = [version for version in known if version.number not in numbers]
+    kept, gone, needed = _kept(catalog, keep)
     report.versions, report.kept = list(map(str, gone)), list(map(str, kept))
-    needed = delivered | _needed(catalog, [indexes[version] for version in kept])
-    places = list(_places(_stores(catalog, indexes.values())))
+    needed |= delivered
+    places = list(_places(_stores(catalog, [*kept.values(), *_whole(catalog, gone)])))
     for version in gone:
         report.add("versions", catalog.drop(version, report.dry_run))
     for store, prefix, kind in places:
         _sweep(store, prefix, kind, needed, before, report)
+
+
+def _kept(
+    catalog: Catalog, keep: int | None
+) -> tuple[dict[Version, Index], list[Version], frozenset[str]]:
+    """Return the versions that stay, those that go, and the keys of the files that are needed.
+
+    ManifestError where that is not known, since a version that stays is damaged.
+    """
+    known = catalog.versions()
+    numbers = sorted({version.number for version in known})[-keep if keep else 0 :]
+    kept: dict[Version, Index] = {}
+    needed: set[str] = set()
+    for version in known:
+        if version.number in numbers:
+            try:
+                kept[version] = catalog.exactly(version)
+                needed |= set(_needed(catalog, kept[version], needed))
+            except ManifestError as error:
+                raise _unknown(error, version, numbers) from error
+    return kept, [version for version in known if version not in kept], frozenset(needed)
+
+
+def _unknown(error: ManifestError, version: Version, numbers: Sequence[int]) -> ManifestError:
+    newer = len(numbers) - 1 - numbers.index(version.number)
+    hint = error.hint or ""
+    if newer:
+        hint += f"; geodata gc DATASET --keep {newer} gives {version} up"
+    text = f"{error.message}, so that what {version} needs is not known: nothing is removed"
+    return ManifestError(text, hint=hint, **error.fields)
+
+
+def _whole(catalog: Catalog, versions: Iterable[Version]) -> Iterator[Index]:
+    """Yield the indexes of versions, as far as they are whole."""
+    for version in versions:
+        with suppress(*UNREADABLE):
+            yield catalog.exactly(version)
 
 
 def _without_jobs(
@@ -148,19 +187,16 @@ def _roots(catalog: Catalog) -> list[str]:
     return sorted({catalog.root, *(catalog.store(index, region).url for region in index.regions)})
 
 
-def _needed(catalog: Catalog, indexes: Iterable[Index]) -> frozenset[str]:
-    """Return the keys of all files that versions name."""
-    needed: set[str] = set()
-    lists: set[str] = set()
-    for index in indexes:
-        needed.update(re.findall(rf"{METADATA_DIR}/sources/[^\"]+", json.dumps(index.report)))
-        for region, entry in index.regions.items():
-            if entry.listing.path in lists:
-                continue
-            lists.add(entry.listing.path)
+def _needed(catalog: Catalog, index: Index, known: Collection[str]) -> Iterator[str]:
+    """Yield the keys of all files that a version names, but of lists those not yet `known`."""
+    for key in re.findall(rf"{METADATA_DIR}/sources/[^\"]+", json.dumps(index.report)):
+        yield from (key, copy_of(key))
+    yield from catalog.index_copies(index.id)
+    for region, entry in index.regions.items():
+        if entry.listing.path not in known:
             for shard in catalog.shards(index, region):
-                needed.update(ref.path for ref in shard.files.values())
-    return frozenset(needed | lists)
+                yield from (ref.path for ref in shard.files.values())
+            yield from (entry.listing.path, copy_of(entry.listing.path))
 
 
 def _stores(catalog: Catalog, indexes: Iterable[Index]) -> list[tuple[str, GatedStore]]:
@@ -185,6 +221,10 @@ def _places(stores: Iterable[tuple[str, GatedStore]]) -> Iterator[tuple[GatedSto
         if store.url not in roots:
             roots.add(store.url)
             yield store, f"{METADATA_DIR}/sources/", "sources"
+            parts = (
+                [""] if region else ["lists/", "sources/"]
+            )  # beside an index its copy goes with it
+            yield from ((store, f"{COPIES_DIR}/{part}", "copies") for part in parts)
             yield store, f"{METADATA_DIR}/", UNFINISHED
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from geodata.catalog import Catalog, locate
+from geodata.catalog import UNREADABLE, Catalog, locate
 from geodata.config import GeodataConfig
 from geodata.errors import GeodataError
 from geodata.jobs.base import SCHEMA_VERSION
@@ -16,20 +16,22 @@ from geodata.manifest import Index
 class VersionInfo:
     """A version; shards `added` and `removed` are those its parent has not, or only it has.
 
-    They are None where a list is not there any more. `of` is the version that a rollback is of.
+    They are None where a list is not there any more. `of` is the version that a rollback is of. Of
+    a version that is `damaged` in some way nothing else may be known.
     """
 
     version: str
-    parent: str | None
-    operation: str
-    created_at: str
-    created_by: str
-    records: int
-    bytes: int
-    shards: int
-    added: int | None
-    removed: int | None
+    parent: str | None = None
+    operation: str = "unknown"
+    created_at: str = ""
+    created_by: str = ""
+    records: int | None = None
+    bytes: int | None = None
+    shards: int | None = None
+    added: int | None = None
+    removed: int | None = None
     of: str | None = None
+    damaged: str | None = None
 
 
 @dataclass(slots=True)
@@ -49,26 +51,38 @@ def history(reference: str, *, config: GeodataConfig | None = None) -> HistoryRe
     place = locate(reference, config)
     catalog = Catalog.at(place, "history")
     found: list[VersionInfo] = []
+    name = reference
     before: set[str] | None = set()
     for version in catalog.versions():
-        index = catalog.exactly(version)
-        own = _files_of(catalog, index)
-        known = None if own is None or before is None else (own - before, before - own)
-        found.append(_info(index, known))
+        try:
+            index = catalog.exactly(version)
+        except UNREADABLE as error:
+            found.append(VersionInfo(str(version), damaged=_told(error)))
+            before = None
+            continue
+        name, info = index.dataset, _info(index)
+        try:
+            own = _files_of(catalog, index)
+        except UNREADABLE as error:
+            own, info.damaged = None, _told(error)
+        if own is not None and before is not None:
+            info.added, info.removed = len(own - before), len(before - own)
+        found.append(info)
         before = own
-    return HistoryReport(index.dataset if found else reference, found)
+    return HistoryReport(name, found)
 
 
-def _files_of(catalog: Catalog, index: Index) -> set[str] | None:
-    """Return the main files of a version, by digest; None where a list cannot be read."""
-    try:
-        lists = [catalog.shards(index, region) for region in index.regions]
-    except (GeodataError, OSError):
-        return None
+def _told(error: GeodataError) -> str:
+    return f"{error.message}: {error.fields['file']}" if "file" in error.fields else error.message
+
+
+def _files_of(catalog: Catalog, index: Index) -> set[str]:
+    """Return the main files of a version, by digest."""
+    lists = [catalog.shards(index, region) for region in index.regions]
     return {shard.main.sha256 for shards in lists for shard in shards}
 
 
-def _info(index: Index, known: tuple[set[str], set[str]] | None) -> VersionInfo:
+def _info(index: Index) -> VersionInfo:
     return VersionInfo(
         version=index.version,
         parent=index.parent,
@@ -78,7 +92,5 @@ def _info(index: Index, known: tuple[set[str], set[str]] | None) -> VersionInfo:
         records=index.records,
         bytes=index.nbytes,
         shards=sum(entry.shards for entry in index.regions.values()),
-        added=len(known[0]) if known else None,
-        removed=len(known[1]) if known else None,
         of=index.report.get("of"),
     )

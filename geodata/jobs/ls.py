@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from geodata.catalog import Catalog, locate
 from geodata.config import GeodataConfig
+from geodata.errors import ManifestError
 from geodata.formats.joined import column_files
 from geodata.jobs.base import SCHEMA_VERSION
 from geodata.manifest import Shard
@@ -30,11 +31,12 @@ class ListedShard:
 
 @dataclass(slots=True)
 class Listing:
-    """The shards of a version."""
+    """The shards of a version; `problems` are {region, problem} of lists that are damaged."""
 
     dataset: str
     version: str
     shards: list[ListedShard]
+    problems: list[dict[str, str]] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Return the listing as plain JSON."""
@@ -46,12 +48,16 @@ def list_files(reference: str, *, config: GeodataConfig | None = None) -> Listin
     place = locate(reference, config)
     catalog = Catalog.at(place, "ls")
     index = catalog.index(place.version)
-    shards = [
-        _listed(region, catalog.store(index, region).url, shard)
-        for region in sorted(index.regions)
-        for shard in catalog.shards(index, region)
-    ]
-    return Listing(index.dataset, index.version, shards)
+    listing = Listing(index.dataset, index.version, [])
+    for region in sorted(index.regions):
+        root = catalog.store(index, region).url
+        try:
+            shards = catalog.shards(index, region)
+        except ManifestError as error:
+            listing.problems.append({"region": region, "problem": str(error)})
+            continue
+        listing.shards += [_listed(region, root, shard) for shard in shards]
+    return listing
 
 
 def _listed(region: str, root: str, shard: Shard) -> ListedShard:

@@ -1,9 +1,11 @@
-"""Makes indexes and sidecars anew from their shards, and lists what is beyond repair.
+"""Makes anew what is damaged, as far as that goes, and lists what is beyond repair.
 
-A file that is made anew has the digest it had, for it follows from the shard alone; one that an
-other release would write otherwise gets a new version of the dataset, and so does a sidecar that
-lost token counts which took a tokenizer's file: it is named. A damaged shard cannot be mended from
-within: it is named, and left out of a new version if that is asked for.
+First come the version's index and lists, from their copies (of all versions, where none is named);
+then the indexes and sidecars of shards, from the shards. What is made anew of a shard has the
+digest it had, for it follows from the shard alone; what an other release would write otherwise gets
+a new version of the dataset, and so does a sidecar that lost token counts which took a tokenizer's
+file: it is named. A damaged shard cannot be mended from within: it is named, and left out of a new
+version if that is asked for.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from geodata.executors import get_executor
 from geodata.formats import get_format
 from geodata.formats.joined import MAIN, beside, data_parts, is_sidecar, open_shard
 from geodata.jobs.base import SCHEMA_VERSION, JobFolder, Progress, Silent, digest_of
-from geodata.manifest import FileRef, Index, Shard
+from geodata.jobs.restoring import Restored, restore, way_on
+from geodata.manifest import FileRef, Index, Shard, Version
 from geodata.partition import measure
 from geodata.partition.opening import Placed
 from geodata.partition.sealing import SIDECAR, file_ref
@@ -36,11 +39,12 @@ from geodata.stores import Access, open_store
 
 @dataclass(slots=True)
 class RepairReport:
-    """`repaired`: {shard, file} made anew.
+    """`repaired`: {shard, file} made anew; no shard has the version's own files.
 
     `lost`: {shard, region, file, problem, records, dropped} of what could not be. A new version
     leaves out a shard that lost records (`dropped`), not one whose index is amiss. `uncounted` are
-    the shards whose tokens were counted and are no longer.
+    the shards whose tokens were counted and are no longer. `way` is how to go on without a version
+    that is lost.
     """
 
     dataset: str
@@ -52,6 +56,7 @@ class RepairReport:
     dropped: int = 0
     """Records that a new version leaves out."""
     dry_run: bool = False
+    way: str | None = None
 
     @property
     def ok(self) -> bool:
@@ -85,41 +90,85 @@ def repair(
 ) -> RepairReport:
     """Mend the version that `reference` names; `drop_lost` commits one without damaged shards.
 
-    Shards are looked at in the place where they lie. What is beyond repair is reported, not raised.
+    Shards are looked at in the place where they lie; not where a list that names them is lost. What
+    is beyond repair is reported, not raised.
     """
-    shown = progress or Silent()
     place = locate(reference, config)
     catalog = Catalog.at(place, "repair")
-    index = catalog.index(place.version)
-    placed = list(_placed(catalog, index))
+    version = catalog.resolve(place.version)
+    versions = [version]
+    if place.version is None:
+        versions += [other for other in catalog.versions() if other != version]
     folder = JobFolder(Path(place.root), "repair")
-    works = {p.region: str(JobFolder(Path(p.root), "repair").work) for p in placed}
-    report = RepairReport(index.dataset, index.version, len(placed), dry_run=dry_run)
-    counted = index.report.get("counted")
-    shared = _Shared(index.format, index.schema_, counted, catalog.access, works, dry_run)
     with folder.held():
-        shown.start("repair", sum(p.shard.nbytes for p in placed), "B")
-        results: dict[int, dict[str, Any]] = {}
-        with closing(get_executor("local", workers).run(_mend, placed, shared)) as finished:
-            for number, found in finished:
-                results[number] = found
-                shown.advance(placed[number].shard.nbytes)
-        shown.finish()
-        for number in range(len(placed)):
-            report.repaired += results[number]["repaired"]
-            report.lost += results[number]["lost"]
-            report.uncounted += results[number]["uncounted"]
-        if not dry_run:
-            changed = {
-                number: Shard.from_line(results[number]["line"])
-                for number in range(len(placed))
-                if results[number]["line"]
-            }
-            _commit(catalog, index, placed, changed, report, drop_lost)
-        for region in works:
-            JobFolder(Path(next(p.root for p in placed if p.region == region)), "repair").remove()
+        restored = restore(catalog, versions, dry_run=dry_run)
+        report = _report_of(catalog, version, restored, dry_run)
+        if version not in restored.closed:
+            index = catalog.exactly(version)
+            _mend_shards(catalog, index, report, drop_lost, workers, progress or Silent())
         folder.remove()
     return report
+
+
+def _report_of(
+    catalog: Catalog, version: Version, restored: Restored, dry_run: bool
+) -> RepairReport:
+    """Return what is known when a dataset's metadata have been looked at."""
+    whole = catalog.newest_whole()
+    name = whole.dataset if whole is not None else Path(catalog.root).name
+    return RepairReport(
+        dataset=name,
+        version=str(version),
+        shards=0,
+        repaired=[{"shard": None, "file": file} for file in restored.files],
+        lost=[
+            {
+                "shard": None,
+                "region": damage.region,
+                "file": damage.file,
+                "problem": damage.problem,
+                "records": damage.records,
+                "dropped": False,
+            }
+            for damage in restored.lost
+        ],
+        dry_run=dry_run,
+        way=way_on(catalog, restored.lost),
+    )
+
+
+def _mend_shards(
+    catalog: Catalog,
+    index: Index,
+    report: RepairReport,
+    drop_lost: bool,
+    workers: int | None,
+    shown: Progress,
+) -> None:
+    """Make anew what can be of all shards' files, and commit what has other files now."""
+    placed = list(_placed(catalog, index))
+    report.shards = len(placed)
+    folders = {p.region: JobFolder(Path(p.root), "repair") for p in placed}
+    works = {region: str(folder.work) for region, folder in folders.items()}
+    counted = index.report.get("counted")
+    shared = _Shared(index.format, index.schema_, counted, catalog.access, works, report.dry_run)
+    shown.start("repair", sum(p.shard.nbytes for p in placed), "B")
+    results: dict[int, dict[str, Any]] = {}
+    with closing(get_executor("local", workers).run(_mend, placed, shared)) as finished:
+        for number, found in finished:
+            results[number] = found
+            shown.advance(placed[number].shard.nbytes)
+    shown.finish()
+    for number in range(len(placed)):
+        report.repaired += results[number]["repaired"]
+        report.lost += results[number]["lost"]
+        report.uncounted += results[number]["uncounted"]
+    if not report.dry_run:
+        lines = {number: found["line"] for number, found in results.items() if found["line"]}
+        changed = {number: Shard.from_line(line) for number, line in sorted(lines.items())}
+        _commit(catalog, index, placed, changed, report, drop_lost)
+    for folder in folders.values():
+        folder.remove()
 
 
 def _placed(catalog: Catalog, index: Index) -> Iterator[Placed]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from geodata.catalog import Catalog, locate, stamp
 from geodata.config import GeodataConfig
-from geodata.errors import ConfigError, ObjectNotFound
+from geodata.errors import ConfigError, ManifestError, ObjectNotFound
 from geodata.jobs.base import SCHEMA_VERSION
 from geodata.jobs.gc import versions_held
 from geodata.manifest import FORMAT_VERSION, Index, Shard, Version
@@ -16,14 +16,17 @@ from geodata.manifest import FORMAT_VERSION, Index, Shard, Version
 
 @dataclass(slots=True)
 class RollbackReport:
-    """What a rollback does: the version `of` which it is, and how the newest one changes."""
+    """What a rollback does: the version `of` which it is, and how the newest one changes.
+
+    `records_before` is None where the newest one is damaged.
+    """
 
     dataset: str
     of: str
     before: str
     version: str | None
     records: int
-    records_before: int
+    records_before: int | None
     shards: int
     dry_run: bool = False
     unchanged: bool = False
@@ -38,7 +41,8 @@ def rollback(
 ) -> RollbackReport:
     """Commit the version that NAME@VERSION names once more, on top of the newest.
 
-    An erasure stays one: it is the version's newest revision that comes back. Raises ConfigError,
+    The newest may be damaged: its number stays taken. An erasure stays one: it is the version's
+    newest revision that comes back. Raises ConfigError, ManifestError if that is damaged,
     ObjectNotFound if a file of it is gone, CommitConflict if another writer was faster, StoreError
     while `gc` runs.
     """
@@ -50,21 +54,25 @@ def rollback(
 
 
 def _rolled_back(catalog: Catalog, version: Version, dry_run: bool) -> RollbackReport:
-    latest, wanted = catalog.index(), catalog.index(version)
+    wanted, newest = catalog.index(version), catalog.resolve()
+    try:
+        latest = catalog.exactly(newest)
+    except ManifestError:
+        latest = None
     shards = {region: catalog.shards(wanted, region) for region in wanted.regions}
     report = RollbackReport(
         dataset=wanted.dataset,
         of=wanted.version,
-        before=latest.version,
+        before=str(newest),
         version=None,
         records=wanted.records,
-        records_before=latest.records,
+        records_before=latest.records if latest else None,
         shards=sum(map(len, shards.values())),
         dry_run=dry_run,
-        unchanged=_same(latest, wanted),
+        unchanged=latest is not None and _same(latest, wanted),
     )
     if report.unchanged:
-        report.version = latest.version
+        report.version = str(newest)
         return report
     for region, found in shards.items():
         _check_there(catalog, wanted, region, found)
@@ -76,7 +84,7 @@ def _rolled_back(catalog: Catalog, version: Version, dry_run: bool) -> RollbackR
                 "report": {**wanted.report, "operation": "rollback", "of": wanted.version},
             }
         )
-        onto = latest.model_copy(update={"regions": wanted.regions})  # where the files lie
+        onto = wanted.model_copy(update={"version": str(newest)})  # with roots where its files lie
         report.version = catalog.commit(draft, shards, onto=onto).version
     return report
 

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from geodata import schema as schemas
 from geodata.canonical import ContentHasher
-from geodata.catalog import Catalog, locate, tag_of_file
+from geodata.catalog import Catalog, Place, locate, tag_of_file
+from geodata.catalog.damage import Damage, find_damage
 from geodata.config import GeodataConfig
-from geodata.errors import GeodataError
+from geodata.errors import GeodataError, ManifestError
 from geodata.executors import get_executor
 from geodata.formats import Format, get_format
-from geodata.formats.joined import MAIN, beside, data_parts, held_schema, open_shard
+from geodata.formats.joined import MAIN, as_written, beside, data_parts, open_shard
 from geodata.jobs.base import SCHEMA_VERSION, Progress, Silent
-from geodata.manifest import Index, Shard, Units, totals
+from geodata.manifest import Index, Shard, Units, Version, totals
 from geodata.partition import measure
 from geodata.partition.sealing import file_ref
 from geodata.schema import KEY
@@ -27,7 +28,10 @@ from geodata.stores import Access, open_store
 
 @dataclass(slots=True)
 class VerifyReport:
-    """Whether all shards are intact; `problems` are {shard, problem}."""
+    """Whether all is intact; `problems` are {shard, problem}: of a version, if no shard has it.
+
+    `version` is the one whose shards were checked.
+    """
 
     dataset: str
     version: str
@@ -60,15 +64,86 @@ def verify(
 ) -> VerifyReport:
     """Check all digests, counts, indexes and contents of the version that `reference` names.
 
-    Shards are checked in the place where they lie; nothing is moved. Problems are reported, not
-    raised; a damaged index or list is a ManifestError.
+    Where it names none, the indexes and lists of all versions are checked, and the shards of the
+    newest whose index is not damaged. Shards are checked in the place where they lie; nothing is
+    moved. Problems are reported, not raised.
     """
     began = time.monotonic()
-    shown = progress or Silent()
     place = locate(reference, config)
     catalog = Catalog.at(place, "verify")
-    index = catalog.index(place.version)
-    tasks = list(_tasks(catalog, index))
+    version = catalog.resolve(place.version)
+    versions = catalog.versions() if place.version is None else [version]
+    listed = [_told(damage) for damage in find_damage(catalog, reversed(versions))]
+    index = _newest_open(catalog, versions)
+    if index is None:
+        return _report(place, str(version), None, 0, listed, began)
+    if index.version != str(version):
+        text = f"it is damaged, so the shards checked are those of {index.version}"
+        listed.append({"shard": str(version), "problem": text})
+    tasks = _tasks(catalog, index)
+    placed = [task for own in tasks.values() for task in own]
+    listed += _miscounted(index, tasks)
+    listed += _shards(index, placed, workers, progress or Silent())
+    return _report(place, index.version, index, len(placed), listed, began)
+
+
+def _report(
+    place: Place,
+    version: str,
+    index: Index | None,
+    shards: int,
+    problems: list[dict[str, str]],
+    began: float,
+) -> VerifyReport:
+    return VerifyReport(
+        dataset=index.dataset if index else Path(place.root).name,
+        version=version,
+        ok=not problems,
+        shards=shards,
+        records=index.records if index else 0,
+        bytes=index.nbytes if index else 0,
+        problems=problems,
+        seconds=round(time.monotonic() - began, 3),
+    )
+
+
+def _newest_open(catalog: Catalog, versions: Sequence[Version]) -> Index | None:
+    """Return the newest of these versions whose index is not damaged."""
+    newest = {version.number: version for version in versions}
+    for version in reversed(newest.values()):
+        with suppress(ManifestError):
+            return catalog.exactly(version)
+    return None
+
+
+def _told(damage: Damage) -> dict[str, str]:
+    where = f"{damage.version} region {damage.region}" if damage.region else str(damage.version)
+    return {"shard": where, "problem": f"{damage.problem}: {damage.file}"}
+
+
+def _tasks(catalog: Catalog, index: Index) -> dict[str, list[_Task]]:
+    """Return the shards of each region whose list is whole."""
+    tasks = {}
+    for region in sorted(index.regions):
+        root = catalog.store(index, region).url
+        with suppress(ManifestError):
+            shards = catalog.shards(index, region)
+            tasks[region] = [_Task(root, region, catalog.access, shard) for shard in shards]
+    return tasks
+
+
+def _miscounted(index: Index, tasks: Mapping[str, Sequence[_Task]]) -> Iterator[dict[str, str]]:
+    """Yield where the index counts other shards, records or bytes than the lists hold."""
+    for region, own in tasks.items():
+        entry = index.regions[region]
+        if entry != totals(entry.root, entry.listing, [task.shard for task in own]):
+            yield {"shard": f"region {region}", "problem": "the index has other totals"}
+
+
+def _shards(
+    index: Index, tasks: Sequence[_Task], workers: int | None, shown: Progress
+) -> list[dict[str, str]]:
+    """Return what is wrong with shards, in their order."""
     shown.start("verify", sum(task.shard.nbytes for task in tasks), "B")
     problems: dict[int, list[str]] = {}
     with closing(get_executor("local", workers).run(_check, tasks, index)) as finished:
@@ -76,37 +151,11 @@ def verify(
             problems[number] = found
             shown.advance(tasks[number].shard.nbytes)
     shown.finish()
-    listed = list(_miscounted(index, tasks))
-    listed += [
+    return [
         {"shard": tasks[number].shard.shard_id, "problem": problem}
         for number in sorted(problems)
         for problem in problems[number]
     ]
-    return VerifyReport(
-        dataset=index.dataset,
-        version=index.version,
-        ok=not listed,
-        shards=len(tasks),
-        records=index.records,
-        bytes=index.nbytes,
-        problems=listed,
-        seconds=round(time.monotonic() - began, 3),
-    )
-
-
-def _tasks(catalog: Catalog, index: Index) -> Iterator[_Task]:
-    for region in sorted(index.regions):
-        root = catalog.store(index, region).url
-        for shard in catalog.shards(index, region):
-            yield _Task(root, region, catalog.access, shard)
-
-
-def _miscounted(index: Index, tasks: Sequence[_Task]) -> Iterator[dict[str, str]]:
-    """Yield where the index counts other shards, records or bytes than the lists hold."""
-    for region, entry in sorted(index.regions.items()):
-        own = [task.shard for task in tasks if task.region == region]
-        if entry != totals(entry.root, entry.listing, own):
-            yield {"shard": f"region {region}", "problem": "the index has other totals"}
 
 
 def _check(index: Index, task: _Task) -> list[str]:
@@ -142,13 +191,12 @@ def _contents(index: Index, task: _Task, paths: dict[str, Path]) -> Iterator[str
     form, like = get_format(index.format), task.shard.content_digest
     for part in data_parts(paths):
         yield from _structure(form, task.shard, paths, part)
-    reader = open_shard(form, paths, schemas.from_json(index.schema_))
-    held = held_schema(reader)
-    hasher = ContentHasher(held, like)
+    reader = as_written(open_shard(form, paths, schemas.from_json(index.schema_)))
+    hasher = ContentHasher(reader.schema, like)
     live = 0
     try:
         for unit in range(len(reader.unit_slots)):
-            batch = reader.read_unit(unit, held.names)
+            batch = reader.read_unit(unit)
             hasher.update(batch)
             live += batch.num_rows - batch.column(KEY).null_count
     finally:
