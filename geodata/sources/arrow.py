@@ -1,14 +1,14 @@
 """Arrow IPC: files, streams, Feather 2, and the caches of the Hugging Face datasets library.
 
-The schemas of all files unite without loss, as those of Parquet do; dictionaries are decoded;
-columns that stand in the names of folders (`year=2024/`) are columns. The parts a file is read by
-are its record batches. What is left of a file that was cut off is read. A batch that is not
-compressed is never held whole; one that is must be.
+The parts a file is read by are its record batches; dictionaries are decoded. What is left of a file
+that was cut off is read. A batch that is not compressed is never held whole; one that is must be.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -24,14 +24,15 @@ from geodata.sources.columns import (
     unite_columns,
     wider,
 )
-from geodata.sources.corpus import NOT_UTF8_NAME, Corpus
+from geodata.sources.corpus import Corpus
 from geodata.sources.embedded import embedded_media, unpacked, unpacked_schema
 from geodata.sources.footers import Broken
-from geodata.sources.ipc import IpcFile, IpcStream, open_ipc
+from geodata.sources.ipc import open_ipc
 from geodata.sources.listing import Listing
 from geodata.sources.options import AS_FOUND, Reading
 from geodata.sources.partitions import partitions_of
-from geodata.sources.stored import Rows, first_difference, integer_range
+from geodata.sources.stored import first_difference, integer_range
+from geodata.sources.tables import Table, opened_at, rows_of, runs_of
 
 
 class ArrowFiles(Corpus):
@@ -45,22 +46,26 @@ class ArrowFiles(Corpus):
 
     def pieces(self, target_bytes: int) -> list[Piece]:
         """Return runs of record batches; a file without any, or without sense, is one empty run."""
-        files = range(len(self.files))
-        return [piece for index in files for piece in self._runs(index, target_bytes)]
+        return [
+            piece
+            for index in range(len(self.files))
+            for piece in runs_of(self, index, _opened, target_bytes)
+        ]
 
     def scan(self, piece: Piece) -> Scan:
         """Count the rows and note the schema; the values are looked at only for their range."""
         try:
-            file = self._open(piece)
+            opened = opened_at(self, piece.file, _opened)
         except Broken:
             return Scan(1, 0, file=piece.file)
-        seen = _Seen(file.schema, several=len(self.files) > 1)
         values = self._partitions.of(self.files.name(piece.file))
-        for batch in file.batches(piece.start, piece.stop):
-            if isinstance(batch, str):
-                seen.lost += 1
-            else:
-                seen.add(unpacked(batch, seen.media), values)
+        with opened as file:
+            seen = _Seen(file.schema, several=len(self.files) > 1)
+            for batch in file.batches(piece.start, piece.stop):
+                if isinstance(batch, pa.RecordBatch):
+                    seen.add(unpacked(batch, seen.media), values)
+                else:
+                    seen.lost += 1
         columns = stated(seen.schema, seen.spans)
         columns += self._partitions.stated(self.files.name(piece.file), seen.schema.names)
         about = {STATED: columns, SUBJECTS: seen.subjects, DIFFERS: seen.differs}
@@ -79,41 +84,11 @@ class ArrowFiles(Corpus):
         reject: Callable[[Reject], None],
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows that can be read and fit `schema`."""
-        name = self.shown(piece.file)
-        try:
-            file = self._open(piece)
-        except Broken as error:
-            reject(Reject(name, None, str(error)))
-            return
-        values = self._partitions.of(self.files.name(piece.file))
-        rows = Rows(schema, name, f"{self.key(piece.file)}#", first_row, reject, values)
-        media = embedded_media(file.schema)
-        for batch in file.batches(piece.start, piece.stop):
-            if isinstance(batch, str):
-                reject(Reject(name, None, batch))
-            else:
-                yield from rows.fit(unpacked(batch, media))
+        yield from rows_of(self, piece, first_row, schema, reject, _opened, self._partitions)
 
-    def _open(self, piece: Piece) -> IpcFile | IpcStream:
-        if not self.named_in_utf8(piece.file):
-            raise Broken(NOT_UTF8_NAME)
-        return open_ipc(self.path(piece.file))
 
-    def _runs(self, index: int, target_bytes: int) -> Iterator[Piece]:
-        first, last, nbytes = 0, 0, 0
-        for start, stop, size in self._cuts(index):
-            if nbytes and nbytes + size > target_bytes:
-                yield Piece(index, 1, first, last, nbytes)
-                first, nbytes = start, 0
-            first, last = (first if nbytes else start), stop
-            nbytes += size
-        yield Piece(index, 1, first, last, nbytes)
-
-    def _cuts(self, index: int) -> list[tuple[int, int, int]]:
-        try:
-            return self._open(Piece(index, 1, 0, 0, 0)).cuts()
-        except Broken:
-            return []
+def _opened(path: Path) -> AbstractContextManager[Table]:
+    return nullcontext(open_ipc(path))
 
 
 class _Seen:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from geodata.errors import ConfigError
 from geodata.schema import label_field, media_field
 from geodata.sources.audioheaders import audio_info
-from geodata.sources.base import SUFFIXES, Piece, Reject, Scan
+from geodata.sources.base import SUFFIXES, OnDisk, Piece, Reject, Scan
 from geodata.sources.batches import Unfit, assemble
 from geodata.sources.corpus import Corpus
 from geodata.sources.listing import FileList, Listing, SourceFile
@@ -47,6 +47,7 @@ class AudioFolder:
 
     kind = "audio"
     glances = True
+    reads_own_files = False
 
     def __init__(self, listing: Listing, source_id: str, reading: Reading = AS_FOUND):
         audio = listing if listing.single else listing.only(SUFFIXES["audio"])
@@ -54,9 +55,9 @@ class AudioFolder:
         self._audio = Corpus(audio, source_id, reading)
         self._transcripts = Transcripts(beside, audio.files, reading)
         self.root, self.source_id = listing.root, source_id
-        self.files: Sequence[SourceFile] = FileList(
-            [*audio.files.entries(), *self._transcripts.files.entries()]
-        )
+        files = FileList([*audio.files.entries(), *self._transcripts.files.entries()])
+        self._listed = Corpus(replace(listing, files=files), source_id, reading)
+        self.files: Sequence[SourceFile] = files
         self.ignored = dict(Counter(listing.ignored) + self._transcripts.ignored)
         self.transcribed = len(self._transcripts.files) > 0
         class_of = self._audio.class_of
@@ -70,6 +71,10 @@ class AudioFolder:
                 hint="Move the former into a folder of their class, or convert them on their own",
             )
         self.labelled = classed is not None
+
+    def on_disk(self, index: int) -> OnDisk:
+        """Return where an audio file or a transcript lies, its size and modification time."""
+        return self._listed.on_disk(index)
 
     def pieces(self, target_bytes: int) -> list[Piece]:
         """Return runs of whole files, numbered without the transcripts."""

@@ -30,13 +30,14 @@ from geodata.errors import ConfigError
 from geodata.sources.compressed import SUFFIXES as PACKED
 from geodata.sources.listing import Listing, SourceFile, list_files, suffix_of
 from geodata.sources.lookup import folder_of, stem_of
-from geodata.sources.options import AS_FOUND, Reading
+from geodata.sources.options import ARCHIVED, AS_FOUND, TABLED, Reading
 
 __all__ = [
     "AS_FOUND",
     "KINDS",
     "SUFFIXES",
     "Listing",
+    "OnDisk",
     "Piece",
     "Reading",
     "Reject",
@@ -64,6 +65,11 @@ class Piece:
     stop: int
     nbytes: int
 
+    @property
+    def numbers(self) -> range:
+        """Return the numbers of its files in the listing."""
+        return range(self.file, self.file + self.files)
+
 
 @dataclass(slots=True)
 class Reject:
@@ -86,7 +92,7 @@ class Scan:
     `first_row` for the file's next piece (lines, blank ones too, where rows are lines). `columns`
     is the source's own account of the types seen; `labels` maps a label column to the names seen;
     `file` is the piece's first file. `encodings` are those recognised, each with its confidence, by
-    the files' names.
+    the files' names; `ignored` counts what is of no concern within the files, by what it is.
     """
 
     rows: int
@@ -95,6 +101,12 @@ class Scan:
     labels: dict[str, set[str]] = field(default_factory=dict)
     file: int = 0
     encodings: dict[str, tuple[str, float]] = field(default_factory=dict)
+    ignored: Counter[str] = field(default_factory=Counter)
+
+
+OnDisk = tuple[str, int | None, int]
+"""A path, and the size and modification time in ns of what was found there at the listing, 0 and 0
+where nothing was. Of a member of an archive all is of the archive, and the size is not known."""
 
 
 class Source(Protocol):
@@ -106,10 +118,17 @@ class Source(Protocol):
     """Starts every key; the name of the root unless the user chose another."""
     files: Sequence[SourceFile]
     """In the order of their names' bytes, which is the order of the records."""
+    glances: bool
+    """Whether a scan opens no file."""
+    reads_own_files: bool
+    """Whether a piece is read from the files that it names alone; else from any, or from others."""
 
     @property
     def ignored(self) -> dict[str, int]:
         """Return how many files below the root are of no concern to this kind, by suffix."""
+
+    def on_disk(self, index: int) -> OnDisk:
+        """Return where the file `index` of the listing lies, and what tells whether it changed."""
 
     def pieces(self, target_bytes: int) -> list[Piece]:
         """Cut the corpus into pieces of about `target_bytes`, in order."""
@@ -221,12 +240,13 @@ def open_source(
 
     Without `kind` it is recognised; text by choice takes files of every suffix, and a single file
     is what `kind` says. `module:function` where no such file lies is a function of the user's.
-    Raises ConfigError where there is nothing of that kind.
+    Raises ConfigError where there is nothing of that kind, or `reading` is not for it.
     """
     path = Path(source)
     if kind == "function" or (kind is None and _names_function(str(source))):
         from geodata.sources.function import FunctionSource
 
+        reading.check("function")
         return FunctionSource(str(source), source_id, reading)
     listing = list_files(path, reading.encoding)
     chosen = kind or _kind_of(listing)
@@ -234,14 +254,18 @@ def open_source(
         raise ConfigError(f"no kind of source '{chosen}'", hint=f"Known: {', '.join(KINDS)}")
     if chosen not in ZIPPED:
         listing = _outside_archives(listing, chosen)
+    traits = [ARCHIVED] if listing.archives else []
     if chosen in ("images", "audio"):
+        from geodata.sources.mediafiles import table_kind
         from geodata.sources.mediatable import table_of
 
         table = table_of(listing, reading)
         if table is not None:
             from geodata.sources.mediatable import MediaTable
 
+            reading.check(chosen, *traits, TABLED, table_kind(table))
             return MediaTable(listing, _checked_id(path, source_id), reading, chosen, table)
+    reading.check(chosen, *traits)
     if not listing.single and kind != "text":
         suffixes = SUFFIXES["parquet" if chosen == "petastorm" else chosen]
         if not listing.only(suffixes).files:

@@ -12,9 +12,22 @@ from geodata.schema import KEY, SUBJECT, is_origin
 BATCH_BYTES = 8 << 20
 """Most bytes of a batch of more than one record."""
 
+_LONGEST_REASON = 240
+
 
 class Unfit(Exception):
-    """A value that its column cannot hold without change; the text says why, without the value."""
+    """A value that its column cannot hold without change; the text says why, without the value.
+
+    As a string it is one short line, whatever names are in it.
+    """
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if len(text) > _LONGEST_REASON:
+            half = _LONGEST_REASON // 2
+            text = f"{text[:half]}…{text[-half:]}"
+        shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+        return text if text.isprintable() else "".join(shown)
 
     @classmethod
     def of(cls, path: str, wanted: object, found: str) -> Unfit:

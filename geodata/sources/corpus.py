@@ -6,25 +6,38 @@ import io
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from geodata.sources import compressed
+from geodata.sources.agreement import Agreement
 from geodata.sources.archives import FAULTS, Archives, Member, opened_member
-from geodata.sources.base import Piece, Reject
+from geodata.sources.base import OnDisk, Piece, Reject
 from geodata.sources.batches import BATCH_BYTES, Origin, Unfit
 from geodata.sources.compressed import Damaged, Unpacked
-from geodata.sources.encodings import HEAD_BYTES, checked_encoding, coding_of
+from geodata.sources.encodings import (
+    CERTAIN,
+    HEAD_BYTES,
+    Coding,
+    checked_encoding,
+    coding_of,
+    coding_of_text,
+    is_bare,
+)
 from geodata.sources.listing import FileList, Listing
 from geodata.sources.options import AS_FOUND, DETECT, Reading
 
-MAX_RECORD = (1 << 31) - 1
-"""Bytes of the longest record: the offsets of a column have 32 bits."""
+MAX_RECORD = (1 << 30) - 1
+"""Bytes of the longest record, which stands in memory several times on its way."""
 
-TOO_LONG = "the record holds 2 GiB or more"
+TOO_LONG = "the record holds 1 GiB or more"
 NOT_UTF8_NAME = "the file's name is not UTF-8"
+
+_LOOKED_THROUGH = 8 << 20
+_BEFORE_BYTES = 1 << 10
+"""Of a file to find a byte beyond ASCII in, and of what comes before that."""
 
 _FILE_COST = 512
 """What opening a file costs, in bytes read: keeps pieces of tiny files bounded."""
@@ -46,12 +59,13 @@ class Corpus:
 
     kind: str
     glances = False
-    """Whether a scan reads no file."""
+    reads_own_files = True
 
     def __init__(self, listing: Listing, source_id: str, reading: Reading = AS_FOUND):
         self.root = listing.root
         self.reading = reading
         self.encoding = checked_encoding(reading.encoding)
+        self.reads_own_files = self.reads_own_files and self.encoding != DETECT
         self.source_id = source_id
         self.files: FileList = listing.files
         self.ignored = listing.ignored
@@ -62,6 +76,14 @@ class Corpus:
     def path(self, index: int) -> Path:
         """Return where the file `index` lies, which is not in an archive."""
         return self.root if self._single else self.root / self.files.name(index)
+
+    def on_disk(self, index: int) -> OnDisk:
+        """Return where the file `index`, or its archive, lies, and its size and time there."""
+        file, member = self.files[index], self.files.member(index)
+        if member is not None:
+            return self._archive(member.archive), None, file.mtime_ns
+        path = str(self.root) if self._single else f"{self.root}/{file.name}"
+        return path, file.nbytes, file.mtime_ns
 
     def opened(self, index: int) -> BinaryIO:
         """Return the content of the file `index` as a stream, unpacked from what it is packed in.
@@ -101,12 +123,46 @@ class Corpus:
         """Return the encodings recognised of the piece's files, each with its confidence."""
         found = {}
         if self.encoding == DETECT:
-            for index in filter(self.named_in_utf8, range(piece.file, piece.file + piece.files)):
+            for index in filter(self.named_in_utf8, piece.numbers):
                 with suppress(OSError, Unfit):
-                    coding = coding_of(DETECT, self.head(index, HEAD_BYTES))
+                    coding = self.coding(index, self.head(index, HEAD_BYTES))
                     if coding.confidence is not None:
                         found[self.shown(index)] = coding.name, coding.confidence
         return found
+
+    def coding(self, index: int, head: bytes) -> Coding:
+        """Return how the file `index` is encoded, which begins with `head`; Unfit if in doubt."""
+        if self.encoding == DETECT and len(head) >= HEAD_BYTES and is_bare(head):
+            head = self._beyond_ascii(index)
+        name = self.files.name(index)
+        return coding_of(self.encoding, head[:HEAD_BYTES], partial(self._agreement.beside, name))
+
+    def _beyond_ascii(self, index: int) -> bytes:
+        """Return what follows the first bytes of a file that are all ASCII, if it comes soon."""
+        block = b""
+        with self.opened(index) as stream:
+            for _ in range(0, _LOOKED_THROUGH, HEAD_BYTES):
+                block, before = stream.read(HEAD_BYTES), block
+                if not is_bare(block):
+                    return before[-_BEFORE_BYTES:] + block
+                if len(block) < HEAD_BYTES:
+                    break
+        return block
+
+    def text_coding(self, name: str, data: bytes) -> Coding:
+        """Return how a file is encoded that is all text; Unfit if that is not sure."""
+        return coding_of_text(self.encoding, data, partial(self._agreement.beside, name))
+
+    @cached_property
+    def _agreement(self) -> Agreement:
+        return Agreement(self.files.names, self._surely)
+
+    def _surely(self, index: int) -> str | None:
+        """Return the encoding that a file is in if its bytes leave no doubt."""
+        with suppress(OSError, Unfit):
+            coding = coding_of(DETECT, self.head(index, HEAD_BYTES))
+            return coding.name if (coding.confidence or 0) >= CERTAIN else None
+        return None
 
     def compression(self, index: int) -> str | None:
         """Return the kind of compression that the file's suffix says, if it says one."""
@@ -126,11 +182,13 @@ class Corpus:
 
         What leads an archive's name nowhere is passed over: slashes at the start, `.` and `..`.
         """
+        if not self._archives:
+            folder, slash, _ = name.partition("/")
+            return folder if slash else None
         folders = name.split("/")[:-1]
-        if self._archives:
-            paths = accumulate(folders, "{}/{}".format)
-            inside = next((i for i, path in enumerate(paths, 1) if path in self._archive_names), 0)
-            folders = [folder for folder in folders[inside:] if folder not in ("", ".", "..")]
+        paths = accumulate(folders, "{}/{}".format)
+        inside = next((i for i, path in enumerate(paths, 1) if path in self._archive_names), 0)
+        folders = [folder for folder in folders[inside:] if folder not in ("", ".", "..")]
         return folders[0] if folders else None
 
     def origin_of(self, keys: Sequence[str]) -> Origin:
@@ -175,7 +233,7 @@ class Corpus:
         if piece.files == 1:
             yield piece
         else:
-            for index in range(piece.file, piece.file + piece.files):
+            for index in piece.numbers:
                 yield self._run(index, index + 1)
 
     def whole_records(
@@ -192,7 +250,7 @@ class Corpus:
         kept: list[_Kept] = []
         nbytes = 0
         with Archives(self._archive) as archives:
-            for index in range(piece.file, piece.file + piece.files):
+            for index in piece.numbers:
                 name, data = self.files.name(index), b""
                 try:
                     data = self._content(index, name, archives)
@@ -225,7 +283,7 @@ class Corpus:
             raise Unfit(NOT_UTF8_NAME)
         member, nbytes = self.files.member(index), self.files.nbytes(index)
         packed = _compression_of(name) is not None
-        if member is None and not packed and nbytes >= MAX_RECORD:
+        if member is None and not packed and nbytes > MAX_RECORD:
             raise Unfit(TOO_LONG)
         try:
             if packed:
@@ -236,7 +294,7 @@ class Corpus:
                 data = _content_of(member, nbytes, archives)
         except OSError as error:
             raise Unfit(unreadable(error)) from error
-        if len(data) >= MAX_RECORD:
+        if len(data) > MAX_RECORD:
             raise Unfit(TOO_LONG)
         return data
 
@@ -249,7 +307,7 @@ class Corpus:
             length = _KEPT_BYTES
             while more := stream.read1(_READ_AHEAD):  # type: ignore[attr-defined]
                 length += len(more)
-                if length >= MAX_RECORD:
+                if length > MAX_RECORD:
                     raise Unfit(TOO_LONG)
         with self.opened(index) as stream:
             return stream.read()
@@ -258,7 +316,7 @@ class Corpus:
 def _content_of(member: Member, nbytes: int, archives: Archives) -> bytes:
     if member.fault:
         raise Unfit(FAULTS[member.fault])
-    if max(nbytes, member.packed) >= MAX_RECORD:
+    if max(nbytes, member.packed) > MAX_RECORD:
         raise Unfit(TOO_LONG)
     return archives.content(member, nbytes)
 
@@ -267,7 +325,7 @@ def _bytes_of(path: str, nbytes: int) -> bytes:
     """Return the bytes of a file of about `nbytes`, no more than it takes to be too long."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        parts, left = [], MAX_RECORD
+        parts, left = [], MAX_RECORD + 1
         while part := os.read(descriptor, min(max(nbytes + 1, _PAGE), left)):
             parts.append(part)
             left -= len(part)

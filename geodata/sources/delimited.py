@@ -1,8 +1,10 @@
 """CSV and TSV: a header row unless there is none, then records; quotes, newlines inside quotes.
 
-An unquoted empty field is null, a quoted one the empty string. Every value is text first; a column
-becomes bool, int64, uint64 or float64 only if each of its values in all files says so and would
-come back the same, else it stays a string. So no types can conflict. Blank lines are no records.
+A first column without a name, as of a table's index, is named `index`; any other such column is
+left out if it is empty. An unquoted empty field is null, a quoted one the empty string. Every value
+is text first; a column becomes bool, int64, uint64 or float64 only if each of its values in all
+files says so and would come back the same, else it stays a string. So no types can conflict. Blank
+lines are no records.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from decimal import Decimal
-from itertools import chain
 
 import pyarrow as pa
 
@@ -19,20 +20,22 @@ from geodata.errors import ConfigError, SchemaError
 from geodata.schema import data_fields
 from geodata.sources.base import Piece, Reject, Scan
 from geodata.sources.batches import Origin, Unfit, assemble, fitting, most_rows
+from geodata.sources.beginning import begin
 from geodata.sources.corpus import NOT_UTF8_NAME, Corpus, unreadable
-from geodata.sources.encodings import HEAD_BYTES, PLAIN, Coding, coding_of
-from geodata.sources.lines import lines_of
+from geodata.sources.encodings import HEAD_BYTES, PLAIN, Coding
 from geodata.sources.listing import Listing
 from geodata.sources.observed import check_name, integer_kinds, number_type, with_text
 from geodata.sources.options import AS_FOUND, Reading
-from geodata.sources.rows import Row, delimiter_of, rows_of
+from geodata.sources.rows import Row, rows_of
 
 _BLOCK_ROWS = 4096
 _BLOCK_BYTES = 4 << 20
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,4})?")
 _LONGEST_NUMBER = 400
-_QUOTED = re.compile(r'"[^"]*"')
-_RETURNS = "its lines end with carriage returns alone: make them newlines"
+_LONGEST_NAME = 1_000
+_NAME_THEM = "The first row must name each column once; if it is a record, --no-header"
+_INDEX = ("index", "row", "unnamed")
+"""Names for a first column that has none, as that of a table's index: the first that is free."""
 _SURE_DIGITS = 15
 """A decimal number of so many digits always comes back the same from a float64."""
 
@@ -62,6 +65,7 @@ class Csv(Corpus):
         """Note each file's header, and for each column what its values could be."""
         headers: dict[int, list[str]] = {}
         kinds: dict[str, set[str]] = {}
+        unnamed: dict[int, int] = {}
         rows = number = 0
         for part in self.by_file(piece):
             for header, block in self._blocks(part, _BLOCK_ROWS):
@@ -71,27 +75,40 @@ class Csv(Corpus):
                 good = [row.fields for row in block if row.fault is None]
                 for name, values in zip(header, zip(*good, strict=True), strict=bool(good)):
                     _note(kinds.setdefault(name, set()), values)
+                if part.file not in unnamed and (first := _first_beside_names(header, block)):
+                    unnamed[part.file] = first
         return Scan(
             rows,
             number,
-            columns={"headers": headers, "kinds": kinds},
+            columns={"headers": headers, "kinds": kinds, "unnamed": unnamed},
             file=piece.file,
             encodings=self.recognised(piece),
         )
 
-    def merge(self, scans: Sequence[Scan], *, first_wins: bool = False) -> pa.Schema:  # noqa: ARG002
-        """Unite the columns by name; SchemaError for a name that is empty or stands twice."""
+    def merge(self, scans: Sequence[Scan], *, first_wins: bool = False) -> pa.Schema:
+        """Unite the columns by name; SchemaError for a name that stands twice.
+
+        A column without a name is left out if it holds nothing. If it does: SchemaError, or, when
+        `first_wins`, `read` rejects what holds something there.
+        """
         whole: dict[str, set[str]] = {}
         for scan in scans:
             for file, header in scan.columns["headers"].items():
                 self._check_header(file, header)
+                if file in scan.columns["unnamed"] and not first_wins:
+                    raise SchemaError(
+                        "a column without a name holds values",
+                        file=self.shown(file),
+                        row=scan.columns["unnamed"][file],
+                        hint=_NAME_THEM,
+                    )
                 if header and whole and not whole.keys() & set(header):
                     raise SchemaError(
                         "no column of this file is in the files before it",
                         file=self.shown(file),
                         hint="The first row of each file must name its columns; or --no-header",
                     )
-                for name in header:
+                for name in filter(None, header):
                     whole.setdefault(name, set()).update(scan.columns["kinds"].get(name, ()))
         return with_text([pa.field(name, _type_of(kinds)) for name, kinds in whole.items()])
 
@@ -125,7 +142,7 @@ class Csv(Corpus):
         try:
             for row in self._rows(piece):
                 if row.number == 0 and row.fault is None:
-                    header = [name or "" for name in row.fields]
+                    header = _named(row.fields) if self.reading.header else _texts(row.fields)
                     continue
                 if row.number and row.fault is None and len(row.fields) != len(header):
                     row.fault = f"{len(row.fields)} fields where {self._width} {len(header)}"
@@ -157,25 +174,21 @@ class Csv(Corpus):
             return
         with self.opened(piece.file) as stream:
             nbytes = piece.stop if self.is_plain(piece.file) else None
-            lines = lines_of(stream, nbytes, coding.newline)
-            head = next(lines, b"") or b""
-            start = len(coding.mark) if head.startswith(coding.mark) else 0
-            text = head[start:].decode(coding.name, errors="replace")
-            if _ends_in_returns(text):
-                yield Row(0, fault=_RETURNS)
+            try:
+                began = begin(stream, nbytes, coding, self.bare_name(piece.file), self.reading)
+            except Unfit as error:
+                yield Row(0, fault=str(error))
                 return
-            delimiter = self.reading.delimiter or delimiter_of(self.bare_name(piece.file), text)
-            quotes = self.reading.quotes
-            lines = chain([head[start:]] if head[start:] else [], lines)
-            if self.reading.header:
-                yield from _with_header(rows_of(lines, delimiter, start, 0, coding, quotes))
-            else:
-                yield from self._headed(rows_of(lines, delimiter, start, 1, coding, quotes))
+            number = 0 if self.reading.header else 1
+            rows = rows_of(
+                began.lines, began.delimiter, began.offset, number, coding, self.reading.quotes
+            )
+            yield from _with_header(rows) if self.reading.header else self._headed(rows)
 
     def _coding(self, index: int) -> Coding:
         if self.encoding == PLAIN.name:
             return PLAIN
-        return coding_of(self.encoding, self.head(index, HEAD_BYTES))
+        return self.coding(index, self.head(index, HEAD_BYTES))
 
     def _headed(self, rows: Iterator[Row]) -> Iterator[Row]:
         """Yield a header before records that have none, as wide as the first of them."""
@@ -192,31 +205,56 @@ class Csv(Corpus):
         yield from rows
 
     def _check_header(self, file: int, header: list[str]) -> None:
-        for name in header:
+        if header and not any(header):
+            raise SchemaError(
+                "the first row names no column", file=self.shown(file), hint=_NAME_THEM
+            )
+        for name in filter(None, header):
             check_name(name, (file, 0), self.files)
             if header.count(name) > 1:
                 raise SchemaError(
                     "two columns have one name",
                     column=name,
                     file=self.shown(file),
-                    hint="The first row must name the columns; if it is a record, --no-header",
+                    hint=_NAME_THEM,
                 )
 
 
 def _with_header(rows: Iterator[Row]) -> Iterator[Row]:
     """Yield the header and the records, or one fault for all of the file."""
     header = next(rows, None)
-    if header is None or header.fault:
-        what = header.fault if header else "there is none"
+    what = "there is none" if header is None else header.fault or _fault_of_names(header.fields)
+    if header is None or what:
         yield Row(0, fault=f"no header row: {what}")
         return
     yield header
     yield from rows
 
 
-def _ends_in_returns(line: str) -> bool:
-    """Return whether a file's first line is all of it, and carriage returns alone cut it."""
-    return not line.endswith("\n") and "\r" in _QUOTED.sub("", line).rstrip("\r")
+def _fault_of_names(fields: Sequence[str | None]) -> str | None:
+    too_long = any(len(name or "") > _LONGEST_NAME for name in fields)
+    return f"a name has more than {_LONGEST_NAME:,} characters" if too_long else None
+
+
+def _texts(fields: Sequence[str | None]) -> list[str]:
+    return [name or "" for name in fields]
+
+
+def _named(fields: Sequence[str | None]) -> list[str]:
+    """Return the names of columns; the first is given one if it alone has none."""
+    names = _texts(fields)
+    if not names[0] and any(names):
+        names[0] = next((name for name in _INDEX if name not in names), "")
+    return names
+
+
+def _first_beside_names(header: list[str], block: Sequence[Row]) -> int | None:
+    """Return the number of the first record that holds something in a column without a name."""
+    places = [place for place, name in enumerate(header) if not name]
+    for row in block if places else ():
+        if row.fault is None and any(row.fields[place] is not None for place in places):
+            return row.number
+    return None
 
 
 def _can_delimit(text: str) -> bool:
@@ -249,12 +287,20 @@ class _Builder:
         by_column = zip(*(self._rows[i].fields for i in rows), strict=True)
         columns = {}
         for name, texts in zip(self._header, by_column, strict=bool(rows)):
+            if not name:
+                _refuse_values(texts)
+                continue
             if name not in self._types:
                 raise Unfit(f"'{name}' is not in the schema")
             columns[name] = _column(texts, self._types[name], name)
         numbers = [self._origins[i].row or 0 for i in rows]
         keys = [f"{self._key}#{number}" for number in numbers]
         return assemble(self._schema, keys, columns, Origin(self._file, numbers))
+
+
+def _refuse_values(texts: Sequence[str | None]) -> None:
+    if any(text is not None for text in texts):
+        raise Unfit("it holds a value in a column without a name")
 
 
 def _column(texts: Sequence[str | None], kind: pa.DataType, path: str) -> pa.Array:

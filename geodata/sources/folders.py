@@ -33,8 +33,12 @@ class ImageFolder(Corpus):
     def __init__(self, listing: Listing, source_id: str, reading: Reading = AS_FOUND):
         super().__init__(listing, source_id, reading)
         _require_pillow()
-        flat = next((name for name in self.files.names() if self.class_of(name) is None), None)
-        classed = next((name for name in self.files.names() if self.class_of(name)), None)
+        flat = classed = None
+        for name in self.files.names():
+            if self.class_of(name) is None:
+                flat = flat or name
+            else:
+                classed = classed or name
         if flat and classed:
             raise ConfigError(
                 f"images lie in the folder itself ('{flat}') and in folders of classes "
@@ -51,7 +55,7 @@ class ImageFolder(Corpus):
     def scan(self, piece: Piece) -> Scan:
         """Count the files and collect their classes."""
         files = range(piece.file, piece.file + piece.files)
-        found = [self.class_of(self.files.name(i)) for i in files if self.named_in_utf8(i)]
+        found = {self.class_of(self.files.name(i)) for i in files if self.named_in_utf8(i)}
         labels = {LABEL: {name for name in found if name}} if self.labelled else {}
         return Scan(piece.files, piece.files, labels=labels, file=piece.file)
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from geodata.schema import SUBJECT
+from geodata.sources import guard
 from geodata.sources.columns import Range, integer_fields, wider
 from geodata.sources.corpus import unreadable
+from geodata.sources.parquetpages import pages_fit
 from geodata.sources.unite import check_usable
 
 DAMAGE = (pa.ArrowException, OSError, ValueError)
@@ -31,6 +35,12 @@ _SMALL = 16 << 10
 """Bytes of encoded values that cannot swell to much, however often each of them stands."""
 
 
+_NO_PARQUET = "the file is not Parquet, or its footer is damaged"
+_KEPT = 64
+"""Files of which it is remembered that their footers can be looked at."""
+_LOOK = "geodata.sources.footerlook"
+
+
 class Broken(Exception):
     """A file that is not what it was taken for, or not any more; the text says why."""
 
@@ -44,21 +54,40 @@ def open_parquet(path: Path) -> pq.ParquetFile:
     try:
         file = pq.ParquetFile(path, pre_buffer=False, buffer_size=_READ_AHEAD)
         check_usable(file.schema_arrow)
-        if not _counts_agree(file.metadata):
-            file.close()
-            raise Broken("the file is not Parquet, or its footer is damaged")
+        status = path.stat()
+        sound = _counts_agree(file.metadata) and _can_be_looked_at(
+            str(path.absolute()), status.st_size, status.st_mtime_ns
+        )
     except DAMAGE as error:
-        raise Broken("the file is not Parquet, or its footer is damaged") from error
+        raise Broken(_NO_PARQUET) from error
+    if not sound:
+        file.close()
+        raise Broken(_NO_PARQUET)
     return file
 
 
-def group_batches(file: pq.ParquetFile, group: int) -> Iterator[pa.RecordBatch]:
+@lru_cache(_KEPT)
+def _can_be_looked_at(path: str, nbytes: int, mtime_ns: int) -> bool:  # noqa: ARG001
+    """Return whether what a footer says of columns can be looked at.
+
+    pyarrow ends its process where that makes no sense, which so is done by another.
+    """
+    try:
+        (said,) = guard.ask(_LOOK, "look", {"path": path})
+    except guard.Died:
+        return False
+    return bool(said["sound"])
+
+
+def group_batches(file: pq.ParquetFile, group: int, path: Path) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a row group, as far as they can be read, by pages and about 2 MiB at once.
 
     How large a row is once decoded shows only then; should that be too large, the rest of the group
-    is read anew by fewer rows.
+    is read anew by fewer rows. `path` is the file's.
     """
     about = file.metadata.row_group(group)
+    if not can_be_read(path, about):
+        return
     size = max(1, min(_MOST_ROWS, _BATCH_BYTES // _row_nbytes(about)))
     size = min(size, _FIRST_ROWS) if _may_swell(about) else size
     done = 0
@@ -97,6 +126,24 @@ def all_null(groups: Sequence[pq.RowGroupMetaData], name: str) -> bool:
     """Return whether every group states that the column holds nulls only."""
     found = [(_statistics(group, [name]).get(name), group) for group in groups]
     return all(known is not None and _all_null(known, group) for known, group in found)
+
+
+def can_be_read(path: Path, group: pq.RowGroupMetaData) -> bool:
+    """Return whether the pages of a row group claim no more memory than they may."""
+    try:
+        return pages_fit(path, group)
+    except DAMAGE:
+        return False
+
+
+def look_at(group: pq.RowGroupMetaData, schema: pa.Schema) -> None:
+    """Look at all that is looked at of a row group when its file is read."""
+    spans([group], schema)
+    all_null([group], SUBJECT)
+    _row_nbytes(group)
+    _may_swell(group)
+    for column in _columns(group):
+        column.data_page_offset, column.has_dictionary_page, column.dictionary_page_offset  # noqa: B018
 
 
 def _after(file: pq.ParquetFile, group: int, size: int, done: int) -> Iterator[pa.RecordBatch]:

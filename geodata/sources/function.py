@@ -25,9 +25,10 @@ from typing import Any
 import pyarrow as pa
 
 from geodata.errors import ConfigError, GeodataError, SchemaError
-from geodata.schema import KEY, data_fields
-from geodata.sources.base import Piece, Reject, Scan
-from geodata.sources.batches import BATCH_BYTES, Origin, Unfit, assemble, fitting, most_rows
+from geodata.schema import KEY
+from geodata.sources.base import OnDisk, Piece, Reject, Scan
+from geodata.sources.batches import Unfit
+from geodata.sources.blocks import Item, batches_of, by_field
 from geodata.sources.corpus import MAX_RECORD, TOO_LONG
 from geodata.sources.listing import SourceFile
 from geodata.sources.observed import Seen, schema_of
@@ -54,6 +55,8 @@ class FunctionSource:
     """Records that a function yields."""
 
     kind = "function"
+    glances = False
+    reads_own_files = False
 
     def __init__(self, name: str, source_id: str | None, reading: Reading):
         module, _, attribute = name.partition(":")
@@ -75,6 +78,11 @@ class FunctionSource:
                 file=name,
                 hint="Define it as `def rows(part, parts)`, or leave --parts out",
             )
+
+    def on_disk(self, index: int) -> OnDisk:
+        """Return where a file of the code lies, its size and modification time."""
+        file = self.files[index]
+        return str(self.root / file.name), file.nbytes, file.mtime_ns
 
     def pieces(self, target_bytes: int) -> list[Piece]:  # noqa: ARG002
         """Return one piece for each part."""
@@ -116,24 +124,21 @@ class FunctionSource:
         Raises GeodataError where it did not yield what it yielded at the scan, SchemaError for a
         key that it gave twice.
         """
-        block = _Block(schema, self.shown(piece.file), reject)
-        records = _Records(self, piece.file)
-        start = self.key(piece.file)
+        items = self._items(piece.file, reject)
+        return batches_of(items, schema, by_field(column_of), reject)
+
+    def _items(self, part: int, reject: Callable[[Reject], None]) -> Iterator[Item]:
+        """Yield the records of a part; what `read` raises comes at their end."""
+        shown, start, records = self.shown(part), self.key(part), _Records(self, part)
         for row, key, record in records:
             if isinstance(record, str):
-                reject(Reject(self.shown(piece.file), row, record))
-                continue
-            nbytes = weight(record)
-            if block.is_full(nbytes):
-                yield from block.flush()
-            block.add(key or f"{start}#{row}", row, record, nbytes)
-        if self._yielded.get(piece.file, records.digest) != records.digest:
+                reject(Reject(shown, row, record))
+            else:
+                yield Item(key or f"{start}#{row}", shown, row, record, weight(record))
+        if self._yielded.get(part, records.digest) != records.digest:
             raise GeodataError(
-                "the function did not yield the same records twice",
-                file=self.shown(piece.file),
-                hint=_AGAIN,
+                "the function did not yield the same records twice", file=shown, hint=_AGAIN
             )
-        yield from block.flush()
 
     def key(self, part: int) -> str:
         """Return the start of the keys of a part."""
@@ -272,61 +277,13 @@ class _Records:
             self._keys.add(digest)
 
 
-class _Block:
-    """Records on their way into a batch."""
-
-    def __init__(self, schema: pa.Schema, file: str, reject: Callable[[Reject], None]):
-        self._schema, self._file, self._reject = schema, file, reject
-        self._fields = data_fields(schema)
-        self._names = {field.name for field in self._fields}
-        self._most_rows = most_rows(schema)
-        self._clear()
-
-    def _clear(self) -> None:
-        self._keys: list[str] = []
-        self._rows: list[int] = []
-        self._records: list[dict[str, Any]] = []
-        self._nbytes = 0
-
-    def is_full(self, nbytes: int) -> bool:
-        """Return whether a record of `nbytes` belongs in the next batch."""
-        full = self._nbytes + nbytes > BATCH_BYTES // 2 or len(self._keys) >= self._most_rows
-        return full and bool(self._keys)
-
-    def add(self, key: str, row: int, record: dict[str, Any], nbytes: int) -> None:
-        """Take a record."""
-        self._keys.append(key)
-        self._rows.append(row)
-        self._records.append(record)
-        self._nbytes += nbytes
-
-    def flush(self) -> Iterator[pa.RecordBatch]:
-        """Yield the records that fit, reject the others, and start again."""
-        yield from fitting(self._build, len(self._keys), self._refuse)
-        self._clear()
-
-    def _build(self, rows: Sequence[int]) -> pa.RecordBatch:
-        records = [self._records[i] for i in rows]
-        for name in set().union(*records) - self._names:
-            raise Unfit(f"'{name}' is not in the schema")
-        columns = {
-            field.name: column_of([r.get(field.name) for r in records], field)
-            for field in self._fields
-        }
-        origin = Origin(self._file, [self._rows[i] for i in rows])
-        return assemble(self._schema, [self._keys[i] for i in rows], columns, origin)
-
-    def _refuse(self, index: int, reason: str) -> None:
-        self._reject(Reject(self._file, self._rows[index], reason))
-
-
 def _taken(found: object) -> tuple[str | None, dict[str, Any]]:
     """Return a record's own key, if it has one, and its fields; raise Unfit if it is none."""
     record = plain_record(found)
     key = record.pop(KEY, None)
     if key is not None and (not isinstance(key, str) or not key):
         raise Unfit(f"'{KEY}' is not a string, or empty")
-    if weight(record) >= MAX_RECORD:
+    if weight(record) > MAX_RECORD:
         raise Unfit(TOO_LONG)
     return key, record
 

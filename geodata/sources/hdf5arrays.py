@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,11 @@ import pyarrow as pa
 from geodata.sources.batches import BATCH_BYTES
 from geodata.sources.columns import Range, wider
 from geodata.sources.corpus import MAX_RECORD
+from geodata.sources.guarded import Say
 from geodata.sources.hdf5file import FAULTS, Member, Refused, Walk, member_of, open_dataset
 from geodata.sources.hdf5types import STRUCT, array_of, type_of
+
+LOST = "its values cannot be read"
 
 _MOST_ROWS = 4096
 _FIRST_ROWS = 64
@@ -52,23 +55,34 @@ class Arrays:
         for start in range(0, self.count, size):
             yield start, min(start + size, self.count)
 
-    def batches(self, start: int, stop: int) -> Iterator[pa.RecordBatch | int]:
-        """Yield the rows [start, stop), about 8 MiB at once; the number of those that are lost.
+    def batches(
+        self, start: int, stop: int, say: Say, *, step: int = 0, skip: Collection[int] = ()
+    ) -> None:
+        """Send the rows [start, stop), about 8 MiB at once; the number of those that are lost.
 
-        How large values of varying length are shows only then: more rows are read step by step.
+        How large values of varying length are shows only then: more rows are read step by step, as
+        where there are to be `step` at first.
         """
         opened = [open_dataset(self._file, member) for member in self.members]
-        size = self._rows_at_once()
+        most = self._rows_at_once()
+        size = min(step or most, most)
         while start < stop:
+            if start in skip:
+                start += 1
+                say({"lost": 1, "why": None, "next": start})
+                continue
             last = min(start + size, stop)
+            say({"at": start, "rows": last - start})
             batch = self._read(opened, start, last)
-            yield last - start if batch is None else batch
-            if self._vary and batch is not None:
-                fitting = BATCH_BYTES * batch.num_rows // max(1, batch.nbytes)
-                size = max(1, min(_MOST_ROWS, 2 * size, fitting))
+            if batch is None:
+                say({"lost": last - start, "why": LOST, "next": last})
+            else:
+                say({"next": last})
+                say(batch)
+            size = self._next_size(size, most, batch)
             start = last
 
-    def spans(self, start: int, stop: int) -> dict[str, Range | None]:
+    def spans(self, start: int, stop: int, say: Say) -> dict[str, Range | None]:
         """Return the range of each column of 64-bit integers, as far as it can be read."""
         found: dict[str, Range | None] = {}
         for member in self.members:
@@ -78,9 +92,19 @@ class Arrays:
             span: Range | None = (0, 0)
             dataset = open_dataset(self._file, member)
             for first in range(start, stop, _BLOCK):
+                say({"at": first, "rows": _BLOCK})
                 span = wider(span, _span(dataset, first, min(first + _BLOCK, stop)))
             found[member.name] = span
         return found
+
+    def _next_size(self, size: int, most: int, batch: pa.RecordBatch | None) -> int:
+        """Return how many rows follow a batch of `size`, or None, which could not be read."""
+        if not self._vary:
+            return min(most, 2 * size)
+        if batch is None:
+            return size
+        fitting = BATCH_BYTES * batch.num_rows // max(1, batch.nbytes)
+        return int(max(1, min(_MOST_ROWS, 2 * size, fitting)))
 
     def _rows_at_once(self) -> int:
         """Return how many rows are read first; whole chunks, where these are smaller."""
@@ -128,7 +152,9 @@ def _members(file: Any, ignored: Counter[str]) -> list[Member]:
                 "A record is one index of the first axis of every dataset: put others elsewhere",
             )
         if member.row_nbytes > MAX_RECORD:
-            raise Refused(f"a row of '{member.name}' holds 2 GiB or more", "Cut it up")
+            raise Refused(f"a row of '{member.name}' holds 1 GiB or more", "Cut it up")
+    if sum(member.row_nbytes for member in members) > MAX_RECORD:
+        raise Refused("a row holds 1 GiB or more", "Cut it up, or make several files of it")
     if not members:
         raise Refused("it holds no array", "A record is a row of an array, or a group")
     return members

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -51,6 +52,9 @@ _CACHE_BYTES = 64 << 20
 _SURE_BYTES = 1 << 30
 _MOST_RATIO = 1 << 16
 """A dataset of more than the former claims at most so many times what is stored of it."""
+
+_PLUGINS = (307, 32001, 32004, 32008, 32013, 32015, 32017, 32026, 32028)
+"""Registered numbers of filters that plugins bring: bzip2, Blosc, LZ4, bitshuffle, ZFP, zstd, …"""
 
 _SIGNS = {
     "truncated": "the file is truncated",
@@ -120,6 +124,25 @@ class Link:
         return isinstance(self.target, h5d.DatasetID) and not self.target.shape
 
 
+def load_plugins() -> None:
+    """Load the filters that are installed as plugins."""
+    for code in _PLUGINS:
+        h5z.filter_avail(code)
+
+
+def sample_file(*, grouped: bool) -> h5py.File:
+    """Return a file in memory of most kinds of values: parallel arrays, or groups of them."""
+    file = h5py.File("sample", "w", driver="core", backing_store=False)
+    for place in ("s0/", "s1/") if grouped else ("",):
+        file[f"{place}numbers"] = np.zeros((2, 2))
+        file[f"{place}texts"] = ["a", "b"]
+        file[f"{place}fixed"] = np.zeros(2, "S2")
+        file[f"{place}packed"] = np.zeros(2, [("a", "i4"), ("b", "S2")])
+        file.create_dataset(f"{place}list", (2,), h5py.vlen_dtype(np.int32))[0] = [1]
+        file.create_dataset(f"{place}zipped", data=[1, 2], compression="gzip", chunks=(2,))
+    return file
+
+
 def open_file(path: Path) -> h5py.File:
     """Open a file for reading, without a lock; raise Broken where it is no HDF5."""
     try:
@@ -134,6 +157,12 @@ def open_file(path: Path) -> h5py.File:
         raise Broken(next(known, "the file is not HDF5, or it is damaged")) from None
 
 
+def close_file(file: h5py.File) -> None:
+    """Close a file, which may not close well if it is damaged."""
+    with suppress(*FAULTS):
+        file.close()
+
+
 def links_of(
     group: Any, ignored: Counter[str], start: int = 0, count: int | None = None
 ) -> Iterator[Link]:
@@ -141,22 +170,33 @@ def links_of(
 
     `count` is how many links to look at, from the number `start` on; None is all.
     """
-    for raw, kind in _names(group, start, group.get_num_objs() if count is None else count):
-        if kind != h5l.TYPE_HARD:
-            ignored["soft link" if kind == h5l.TYPE_SOFT else "link to another file"] += 1
-            continue
-        target = _opened(group, raw)
-        if target is None or isinstance(target, h5g.GroupID | h5d.DatasetID):
-            yield Link(raw, target)
-        else:
+    for _, raw in hard_links(group, ignored, start, count):
+        link = link_at(group, raw)
+        if link is None:
             ignored["named type"] += 1
+        else:
+            yield link
 
 
-def _opened(group: Any, raw: bytes) -> Any:
+def hard_links(
+    group: Any, ignored: Counter[str], start: int = 0, count: int | None = None
+) -> Iterator[tuple[int, bytes]]:
+    """Yield number and name of the hard links, which are not opened; the rest as `links_of`."""
+    names = _names(group, start, group.get_num_objs() if count is None else count)
+    for number, (raw, kind) in enumerate(names, start):
+        if kind == h5l.TYPE_HARD:
+            yield number, raw
+        else:
+            ignored["soft link" if kind == h5l.TYPE_SOFT else "link to another file"] += 1
+
+
+def link_at(group: Any, raw: bytes) -> Link | None:
+    """Open the hard link of this name; None for a named type."""
     try:
-        return h5o.open(group, raw)
+        target = h5o.open(group, raw)
     except FAULTS:
-        return None
+        return Link(raw, None)
+    return Link(raw, target) if isinstance(target, h5g.GroupID | h5d.DatasetID) else None
 
 
 def _names(group: Any, start: int, count: int) -> list[tuple[bytes, int]]:

@@ -7,7 +7,7 @@ dots. One axis of `uint8` that begins as an encoded image or sound does is its b
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -20,6 +20,7 @@ from geodata.schema import KEY, plain_type
 from geodata.sources.batches import BATCH_BYTES
 from geodata.sources.columns import Range, Stated, type_span, wider
 from geodata.sources.corpus import MAX_RECORD, TOO_LONG
+from geodata.sources.guarded import Say
 from geodata.sources.hdf5file import (
     FAULTS,
     Link,
@@ -27,7 +28,8 @@ from geodata.sources.hdf5file import (
     Walk,
     attribute_names,
     attribute_of,
-    links_of,
+    hard_links,
+    link_at,
     member_of,
     text_of,
     value_of,
@@ -126,11 +128,13 @@ class Samples:
         for start in range(0, self.count, size):
             yield start, min(start + size, self.count)
 
-    def look(self, start: int, stop: int) -> Looked:
-        """Return what the records of the links [start, stop) hold."""
+    def look(self, start: int, stop: int, skip: Collection[int], say: Say) -> Looked:
+        """Return what the records of the links [start, stop) hold, those to `skip` nothing."""
         found = Looked()
-        for link in self._links(start, stop):
+        for _, link in self._links(start, stop, skip, say):
             found.rows += 1
+            if link is None:
+                continue
             try:
                 for one in list(_fields(link)):
                     found.add(one)
@@ -138,23 +142,34 @@ class Samples:
                 continue
         return found
 
-    def batches(self, start: int, stop: int, key: str) -> Iterator[pa.RecordBatch | str]:
-        """Yield the records, with `__key__`; in the place of one that cannot be read, why."""
+    def batches(
+        self, start: int, stop: int, key: str, say: Say, *, skip: Collection[int] = ()
+    ) -> None:
+        """Send the records, with `__key__`; in the place of one that cannot be read, why."""
         run = _Run()
-        for link in self._links(start, stop):
-            sample = _loaded(link, key)
-            if isinstance(sample, str):
-                yield from run.flush()
-                yield sample
+        for number, link in self._links(start, stop, skip, say):
+            sample = None if link is None else _loaded(link, key)
+            if not isinstance(sample, dict):
+                run.flush(number, say)
+                say({"lost": 1, "why": sample, "next": number + 1})
                 continue
             if not run.takes(sample):
-                yield from run.flush()
+                run.flush(number, say)
             run.add(sample)
-        yield from run.flush()
+        run.flush(stop, say)
 
-    def _links(self, start: int, stop: int) -> Iterator[Link]:
-        links = links_of(self._group, Counter(), start, stop - start)
-        return (link for link in links if not link.is_scalar)
+    def _links(
+        self, start: int, stop: int, skip: Collection[int], say: Say
+    ) -> Iterator[tuple[int, Link | None]]:
+        """Yield the number and the link of each record, None of one to skip."""
+        for number, raw in hard_links(self._group, Counter(), start, stop - start):
+            if number in skip:
+                yield number, None
+                continue
+            say({"at": number, "rows": 1})
+            link = link_at(self._group, raw)
+            if link is not None and not link.is_scalar:
+                yield number, link
 
 
 class _Run:
@@ -178,11 +193,12 @@ class _Run:
         self._kinds |= {name: _family(array.type) for name, array in sample.items()}
         self._nbytes += _nbytes(sample)
 
-    def flush(self) -> Iterator[pa.RecordBatch]:
-        """Yield the batch of the records, if there are any."""
+    def flush(self, number: int, say: Say) -> None:
+        """Send the batch of the records, which end before a link, if there are any."""
         if self._samples:
             arrays = [_joined([s.get(name) for s in self._samples], name) for name in self._kinds]
-            yield pa.RecordBatch.from_arrays(arrays, list(self._kinds))
+            say({"next": number})
+            say(pa.RecordBatch.from_arrays(arrays, list(self._kinds)))
         self._samples, self._kinds, self._nbytes = [], {}, 0
 
 

@@ -15,10 +15,8 @@ import pyarrow as pa
 
 from geodata.sources.corpus import unreadable
 from geodata.sources.footers import DAMAGE, Broken
+from geodata.sources.tables import CHANGED, Cut
 from geodata.sources.unite import check_usable
-
-Cut = tuple[int, int, int]
-"""Where a run of batches starts and stops, as `batches` takes it, and about how many bytes."""
 
 _FILE, _FEATHER_1 = b"ARROW1", b"FEA1"
 _HEAD = 8
@@ -106,7 +104,7 @@ class IpcStream:
     def batches(self, start: int, stop: int) -> Iterator[pa.RecordBatch | str]:
         """Yield the batches in these bytes; in the place of what cannot be read, why."""
         if stop > self._data.size:
-            yield "the file changed since it was listed"
+            yield CHANGED
             return
         found = self._in_sequence() if self._coded else self._in_place(start, stop)
         ended = not self._whole and stop == self._data.size

@@ -7,9 +7,9 @@ objects, or objects over several lines (`jsonvalues`), each item is read as a li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from io import BufferedReader
 from itertools import pairwise
@@ -22,9 +22,10 @@ import pyarrow.compute as pc
 from geodata.schema import data_fields
 from geodata.sources.arrowjson import expected, news, parsed
 from geodata.sources.base import Piece, Reject, Scan, first_rows
-from geodata.sources.batches import Origin, Unfit, assemble, bounded, fitting, most_rows
+from geodata.sources.batches import Origin, Unfit, assemble
+from geodata.sources.blocks import Item, batches_of, by_field
 from geodata.sources.corpus import NOT_UTF8_NAME, TOO_LONG, Corpus, unreadable
-from geodata.sources.encodings import HEAD_BYTES, PLAIN, Coding, coding_of
+from geodata.sources.encodings import PLAIN, Coding
 from geodata.sources.jsonrecord import TWICE, record_of, refuse_overflow
 from geodata.sources.jsonvalues import LINES, Form, Recoded, flat, form_of, items_of, utf8_head
 from geodata.sources.lines import NEWLINE, blocks_of, cuts, lines_in
@@ -45,6 +46,13 @@ their bytes and with the number of the last."""
 
 _Run = tuple[bytes | None, Iterable[bytes | None]]
 """Some lines: all as one in UTF-8, where they can be, and one by one; None is too long a line."""
+
+
+@dataclass(slots=True)
+class _Record(Item):
+    """The record of a line; `text` is the line in UTF-8."""
+
+    text: bytes = b""
 
 
 class JsonLines(Corpus):
@@ -90,24 +98,27 @@ class JsonLines(Corpus):
         reject: Callable[[Reject], None],
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records that parse and fit `schema`."""
-        block = _Block(schema, reject)
+        yield from batches_of(
+            self._items(piece, first_row, schema, reject), schema, _columns, reject
+        )
+
+    def _items(
+        self, piece: Piece, first_row: int, schema: pa.Schema, reject: Callable[[Reject], None]
+    ) -> Iterator[_Record | pa.RecordBatch]:
+        """Yield the records that parse, those read as one in a batch."""
         columns = pa.schema(data_fields(schema))
         for part in self.by_file(piece):
             file, key = self.shown(part.file), self.key(part.file)
             at_once = partial(parsed, columns)
             for number, line, text, found in self._lines(part, _BLOCK_BYTES, at_once):
-                row = first_row + number if number else None
+                row = first_row + number
                 if isinstance(found, pa.RecordBatch):
-                    yield from block.flush()
-                    rows = np.arange(found.num_rows) + (first_row + number - found.num_rows + 1)
-                    yield from bounded(_keyed(found, schema, key, Origin(file, rows)))
+                    rows = np.arange(found.num_rows) + (row - found.num_rows + 1)
+                    yield _keyed(found, schema, key, Origin(file, rows))
                 elif isinstance(found, dict):
-                    if block.is_full(len(line)):
-                        yield from block.flush()
-                    block.add(f"{key}#{row}", Reject(file, row, "", line), found, text)
+                    yield _Record(f"{key}#{row}", file, row, found, len(line), line, text)
                 elif found is not None:
-                    reject(Reject(file, row, found, line))
-        yield from block.flush()
+                    reject(Reject(file, row if number else None, found, line))
 
     def _lines(
         self, part: Piece, target: int, at_once: Callable[[bytes], pa.RecordBatch | None]
@@ -141,7 +152,7 @@ class JsonLines(Corpus):
         if self.encoding == PLAIN.name and not may_be_value:
             return PLAIN, LINES
         head = self.head(index, _HEAD_BYTES)
-        coding = coding_of(self.encoding, head[:HEAD_BYTES])
+        coding = self.coding(index, head)
         if not may_be_value:
             return coding, LINES
         return coding, form_of(utf8_head(coding, head), len(head) < _HEAD_BYTES)
@@ -243,55 +254,13 @@ def _known(fields: dict[str, Seen], data: bytes) -> pa.RecordBatch | None:
     return None if any(news(array, fields[name]) for name, array in columns) else batch
 
 
-class _Block:
-    """Records on their way into a batch."""
+_columns_by_field = by_field(lambda values, field: array_of(values, field.type, field.name))
 
-    def __init__(self, schema: pa.Schema, reject: Callable[[Reject], None]):
-        self._schema, self._reject = schema, reject
-        self._fields = data_fields(schema)
-        self._names = {field.name for field in self._fields}
-        self._most_rows = most_rows(schema)
-        self._clear()
 
-    def _clear(self) -> None:
-        self._keys: list[str] = []
-        self._origins: list[Reject] = []
-        self._records: list[dict[str, Any]] = []
-        self._texts: list[bytes] = []
-        self._nbytes = 0
-
-    def is_full(self, nbytes: int) -> bool:
-        """Return whether a line of `nbytes` belongs in the next batch."""
-        full = self._nbytes + nbytes > _BLOCK_BYTES or len(self._keys) >= self._most_rows
-        return full and bool(self._keys)
-
-    def add(self, key: str, origin: Reject, record: dict[str, Any], text: bytes) -> None:
-        """Take a record, its text in UTF-8, and how it is rejected should it not fit."""
-        self._keys.append(key)
-        self._origins.append(origin)
-        self._records.append(record)
-        self._texts.append(text)
-        self._nbytes += len(origin.raw)
-
-    def flush(self) -> Iterator[pa.RecordBatch]:
-        """Yield the records that fit, reject the others, and start again."""
-        yield from fitting(self._build, len(self._keys), self._refuse)
-        self._clear()
-
-    def _build(self, rows: Sequence[int]) -> pa.RecordBatch:
-        records = [self._records[i] for i in rows]
-        for name in set().union(*records) - self._names:
-            raise Unfit(f"'{name}' is not in the schema")
-        columns = {
-            field.name: array_of([r.get(field.name) for r in records], field.type, field.name)
-            for field in self._fields
-        }
-        if any(map(holds_infinity, columns.values())):
-            for i in rows:
-                refuse_overflow(self._texts[i])
-        origins = [self._origins[i] for i in rows]
-        origin = Origin([o.file for o in origins], [o.row or 0 for o in origins])
-        return assemble(self._schema, [self._keys[i] for i in rows], columns, origin)
-
-    def _refuse(self, index: int, reason: str) -> None:
-        self._reject(replace(self._origins[index], reason=reason))
+def _columns(records: Sequence[_Record], fields: Sequence[pa.Field]) -> Mapping[str, pa.Array]:
+    """Return the columns of some records; Unfit where a number is too large for one."""
+    columns = _columns_by_field(records, fields)
+    if any(map(holds_infinity, columns.values())):
+        for record in records:
+            refuse_overflow(record.text)
+    return columns

@@ -28,6 +28,8 @@ from geodata.sources.encodings import PLAIN, Coding
 from geodata.sources.jsonrecord import BOM
 
 _CHUNK = 1 << 18
+_MOST_LEVELS = 1_000_000
+"""Of brackets in a value that is rejected alone; they are counted one by one."""
 _LOOKED_AT = 16
 """Members of an object that show whether all are alike."""
 
@@ -143,7 +145,7 @@ def flat(items: Iterable[bytes]) -> bytes | None:
 
 
 def _end_of(data: bytes, start: int) -> int:
-    """Return where a value ends that starts there; -1 if not in these bytes."""
+    """Return where a value ends that starts there; -1 if not in these bytes. Raises Unfit."""
     found = _ITEM.match(data, start) or _SCALAR.match(data, start)
     if found:
         return found.end()
@@ -156,6 +158,8 @@ def _end_of(data: bytes, start: int) -> int:
             depth += 1 if mark in b"{[" else -1
             if depth <= 0:
                 return token.end() if depth == 0 else -1
+            if depth > _MOST_LEVELS:
+                raise Unfit(f"nested deeper than {_MOST_LEVELS:,} levels: the rest is not read")
     return -1
 
 

@@ -20,17 +20,30 @@ _LONG = 64 << 20
 NEWLINE = b"\n"
 
 
+class LongFirstLine(Exception):
+    """A text whose first line is longer than it may be; `head` is its beginning."""
+
+    def __init__(self, head: bytes):
+        super().__init__()
+        self.head = head
+
+
 class _Deflated(bytes):
     """A part of a long line, which takes little memory if it is a bomb."""
 
 
 def blocks_of(
-    stream: BinaryIO, nbytes: int | None, first: int, target: int, newline: bytes = NEWLINE
+    stream: BinaryIO,
+    nbytes: int | None,
+    first: int,
+    target: int,
+    newline: bytes = NEWLINE,
+    most_first: int | None = None,
 ) -> Iterator[bytes | None]:
     """Yield runs of whole lines of about `target` bytes, the first of about `first`.
 
-    At most `nbytes` are read, or all. A line of 2 GiB or more is None, alone. Raises OSError, when
-    all lines before the fault have been given.
+    At most `nbytes` are read, or all. A line of 1 GiB or more is None, alone. Raises OSError, when
+    all lines before the fault have been given, and LongFirstLine if that has over `most_first`.
     """
     held: list[bytes] = []
     size = ended = 0
@@ -45,6 +58,10 @@ def blocks_of(
             if end := _last_end(data, newline):
                 ended, seen = size + end, False
             size += len(data)
+            if ended:
+                most_first = None
+            elif most_first is not None and size > most_first:
+                raise LongFirstLine(b"".join(_inflated(held[:1])))
             too_long = size - ended >= MAX_RECORD
             if not seen and size - ended >= _LONG:
                 seen = True
@@ -94,7 +111,7 @@ def _inflated(held: list[bytes]) -> list[bytes]:
 
 
 def _ahead(stream: BinaryIO, left: int | None, newline: bytes) -> int:
-    """Return how many bytes of a line are to come, at most 2 GiB; 0 if there is no way back."""
+    """Return how many bytes of a line are to come, at most 1 GiB; 0 if there is no way back."""
     if not stream.seekable():
         return 0
     place = stream.tell()
@@ -131,7 +148,7 @@ def _skip_line(stream: BinaryIO, left: int | None, newline: bytes) -> tuple[byte
 
 
 def lines_in(block: bytes, newline: bytes = NEWLINE) -> Iterator[bytes | None]:
-    """Yield the lines of a block, each with its end; None for one of 2 GiB or more."""
+    """Yield the lines of a block, each with its end; None for one of 1 GiB or more."""
     if newline == NEWLINE and len(block) < MAX_RECORD:
         yield from io.BytesIO(block)
         return
@@ -143,10 +160,16 @@ def lines_in(block: bytes, newline: bytes = NEWLINE) -> Iterator[bytes | None]:
 
 
 def lines_of(
-    stream: BinaryIO, nbytes: int | None, newline: bytes = NEWLINE
+    stream: BinaryIO,
+    nbytes: int | None,
+    newline: bytes = NEWLINE,
+    most_first: int | None = None,
 ) -> Iterator[bytes | None]:
-    """Yield the lines of the next `nbytes`, or of all, each with its end; raises OSError."""
-    for block in blocks_of(stream, nbytes, _BLOCK, _BLOCK, newline):
+    """Yield the lines of the next `nbytes`, or of all, each with its end.
+
+    Raises OSError, and LongFirstLine if the first has over `most_first` bytes.
+    """
+    for block in blocks_of(stream, nbytes, _BLOCK, _BLOCK, newline, most_first):
         if block is None:
             yield None
         else:

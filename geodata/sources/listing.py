@@ -14,7 +14,8 @@ from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from functools import cached_property, lru_cache
+from itertools import accumulate, islice, pairwise
 from pathlib import Path
 from typing import overload
 
@@ -37,6 +38,10 @@ Entry = tuple[bytes, int, int] | tuple[bytes, int, int, Member]
 _NOWHERE = Member(-1, 0, 0, 0, 0)
 """The place of a file that lies in no archive."""
 
+_ARCHIVE = archives.SUFFIX.encode()
+_RUN = 4096
+"""Files that are taken at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
@@ -55,15 +60,18 @@ class FileList(Sequence[SourceFile]):
 
     def __init__(self, entries: Iterable[Entry], *, ordered: bool = False):
         """Take them in any order; one after another where they are `ordered` already."""
-        names, places = bytearray(), _Places()
+        packed, places = bytearray(), _Places()
         self._bounds, self._sizes, self._mtimes = array("q", [0]), array("q"), array("q")
-        for name, size, mtime, *member in entries if ordered else sorted(entries):
-            names += name
-            self._bounds.append(len(names))
-            self._sizes.append(size)
-            self._mtimes.append(mtime)
-            places.add(*member)
-        self._names = bytes(names)
+        coming = iter(entries if ordered else sorted(entries))
+        while run := list(islice(coming, _RUN)):
+            names, sizes, mtimes = zip(*(entry[:3] for entry in run), strict=True)
+            lengths = accumulate(map(len, names), initial=len(packed))
+            self._bounds.extend(islice(lengths, 1, None))
+            packed += b"".join(names)
+            self._sizes.extend(sizes)
+            self._mtimes.extend(mtimes)
+            places.extend(run)
+        self._names = bytes(packed)
         self._places = places.columns
 
     def __len__(self) -> int:
@@ -119,19 +127,20 @@ class _Places:
         self.columns: list[array[int]] | None = None
         self._outside = 0
 
-    def add(self, member: Member = _NOWHERE) -> None:
-        """Take the place of the next file."""
+    def extend(self, entries: Sequence[Entry]) -> None:
+        """Take the places of the next files."""
+        members = [entry[3] if len(entry) > 3 else _NOWHERE for entry in entries]
         if self.columns is None:
-            if member is _NOWHERE:
-                self._outside += 1
+            if all(member is _NOWHERE for member in members):
+                self._outside += len(members)
                 return
             fields = zip("iqqIHB", _NOWHERE, strict=True)
             self.columns = [array(code, [value]) * self._outside for code, value in fields]
-        for column, value in zip(self.columns, member, strict=True):
-            column.append(value)
+        for column, values in zip(self.columns, zip(*members, strict=True), strict=True):
+            column.extend(values)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Listing:
     """What lies at a path: one file, or the files of a folder and what was skipped, by suffix.
 
@@ -150,8 +159,11 @@ class Listing:
 
         Broken archives do not count.
         """
-        sound = (entry for entry in self.files.entries() if not _is_broken(entry))
-        return Counter(suffix_of(entry[0]) for entry in sound)
+        return Counter(self._by_suffix)
+
+    @cached_property
+    def _by_suffix(self) -> Counter[str]:
+        return Counter(suffix_of(e[0]) for e in self.files.entries() if not _is_broken(e))
 
     def only(self, suffixes: Collection[str]) -> Listing:
         """Return the listing of the files with one of these suffixes; the others are ignored.
@@ -224,7 +236,7 @@ def _with_members(
     root: Path, found: FileList, ignored: Counter[str], encoding: str | None
 ) -> Listing:
     """Return the listing in which the members of archives stand for them."""
-    if not any(entry[0] == b"" or _is_archive(entry[0]) for entry in found.entries()):
+    if not any(_is_archive(entry[0] or _ARCHIVE) for entry in found.entries()):
         return Listing(root, found, dict(ignored), single=False)
     files: list[Entry] = []
     names: list[str] = []
@@ -244,7 +256,7 @@ def _with_members(
 
 
 def _is_archive(name: bytes) -> bool:
-    return name.lower().endswith(archives.SUFFIX.encode())
+    return name[-len(_ARCHIVE) :].lower() == _ARCHIVE
 
 
 def suffix_of(name: bytes) -> str:
@@ -252,17 +264,22 @@ def suffix_of(name: bytes) -> str:
 
     One of compression goes with the one before it: `.jsonl.gz`.
     """
-    stem, suffix = _split(name.rpartition(b"/")[2])
+    second = name.rfind(b"/") + 2  # the first byte is the stem's
+    dot = name.rfind(b".", second)
+    if dot < 0:
+        return ""
+    suffix = _suffix(name[dot:])
     if suffix in compressed.SUFFIXES:
-        suffix = _split(stem)[1] + suffix
+        before = name.rfind(b".", second, dot)
+        return (_suffix(name[before:dot]) if before >= 0 else "") + suffix
     return suffix
 
 
-def _split(name: bytes) -> tuple[bytes, str]:
-    stem, dot, suffix = name.rpartition(b".")
-    if stem and suffix:
-        return stem, _PART.sub("", (dot + suffix).lower().decode(errors="backslashreplace"))
-    return name, ""
+@lru_cache(_RUN)
+def _suffix(ending: bytes) -> str:
+    """Return the suffix that begins with a dot, if anything follows it."""
+    text = ending.lower().decode(errors="backslashreplace")
+    return _PART.sub("", text) if len(ending) > 1 else ""
 
 
 def _walk(root: bytes, ignored: Counter[str]) -> Iterator[Entry]:
@@ -273,15 +290,21 @@ def _walk(root: bytes, ignored: Counter[str]) -> Iterator[Entry]:
         if place and not place.endswith(b"/"):
             yield place, size, mtime
             continue
-        inside = []
+        inside, has_folders = [], False
         for entry in _entries(root, place):
             what, size, mtime = _look(entry)
-            if what in ("folder", "file"):
-                slash = b"/" if what == "folder" else b""
-                inside.append((place + entry.name + slash, size, mtime))
+            if what == "file":
+                inside.append((place + entry.name, size, mtime))
+            elif what == "folder":
+                inside.append((place + entry.name + b"/", size, mtime))
+                has_folders = True
             else:
                 ignored[what] += 1
-        waiting += sorted(inside, reverse=True)
+        inside.sort()
+        if has_folders:
+            waiting += reversed(inside)
+        else:
+            yield from inside
 
 
 def _entries(root: bytes, folder: bytes) -> list[os.DirEntry[bytes]]:
@@ -306,8 +329,6 @@ def _look(entry: os.DirEntry[bytes]) -> tuple[str, int, int]:
         status = entry.stat()
     except OSError:
         return "file", 0, 0
-    if stat.S_ISDIR(status.st_mode):
-        return FOLDER_LINK, 0, 0
     if not stat.S_ISREG(status.st_mode):
-        return SPECIAL, 0, 0
+        return (FOLDER_LINK if stat.S_ISDIR(status.st_mode) else SPECIAL), 0, 0
     return "file", status.st_size, status.st_mtime_ns

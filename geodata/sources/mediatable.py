@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from geodata.errors import ConfigError, MissingExtra, SchemaError
 from geodata.schema import KEY, SUBJECT, is_origin, media_field, origin_field
 from geodata.sources.audio import ABOUT, TRANSCRIPT, about_audio
-from geodata.sources.base import KINDS, SUFFIXES, Piece, Reject, Scan, Source
+from geodata.sources.base import KINDS, SUFFIXES, OnDisk, Piece, Reject, Scan, Source
 from geodata.sources.batches import BATCH_BYTES, Unfit, assemble, bounded
 from geodata.sources.corpus import Corpus
 from geodata.sources.headers import image_size
@@ -104,6 +104,9 @@ def table_of(listing: Listing, reading: Reading) -> str | None:
 class MediaTable:
     """The rows of a table, each with the media file that it names."""
 
+    glances = False
+    reads_own_files = False
+
     def __init__(self, listing: Listing, source_id: str, reading: Reading, kind: str, table: str):
         if kind == "images":
             _require_pillow()
@@ -112,12 +115,12 @@ class MediaTable:
         if not media.files:
             raise ConfigError(f"the folder holds no {kind}", file=str(listing.root))
         self.kind, self.root, self.source_id = kind, listing.root, source_id
-        self.files: Sequence[SourceFile] = FileList(
-            [*media.files.entries(), *_located(found, inside)]
-        )
+        files = FileList([*media.files.entries(), *_located(found, inside)])
+        self.files: Sequence[SourceFile] = files
         self._reading, self._table_name, self._table_kind = reading, table, table_kind(table)
         self._table = _opened(self._table_kind, found, source_id, reading)
         self._media = Corpus(media, source_id, reading)
+        self._listed = Corpus(replace(media, files=files), source_id, reading)
         self._finder = MediaFiles(media.files, folder_of(table) if inside else "")
 
     @cached_property
@@ -125,6 +128,12 @@ class MediaTable:
         """Return the files of no concern by suffix; counts, once, the media that no row names."""
         unnamed = len(self._media.files) - len(self._named())
         return {**self._media.ignored, **({NOT_NAMED: unnamed} if unnamed else {})}
+
+    def on_disk(self, index: int) -> OnDisk:
+        """Return where a medium or the table lies, its size and modification time."""
+        if self.files[index].name == self._table_name:
+            return self._table.on_disk(0)
+        return self._listed.on_disk(index)
 
     def pieces(self, target_bytes: int) -> list[Piece]:
         """Return parts of the table that name about `target_bytes` of media, evenly shared.

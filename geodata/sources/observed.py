@@ -28,6 +28,9 @@ _DOUBLE = range(-(1 << 53), (1 << 53) + 1)
 MAX_FIELDS = 10_000
 """Most fields of a schema, nested ones included."""
 
+_MOST_SHOWN = 120
+"""Characters of a column's name in an error."""
+
 _WIDE = "integer beyond 64 bits"
 ODD = "integer that no double holds"
 NEGATIVE = "negative int64"
@@ -155,12 +158,17 @@ def with_text(fields: Sequence[pa.Field]) -> pa.Schema:
 
 def check_name(name: str, place: Place, files: Sequence[SourceFile]) -> None:
     """Raise SchemaError for a column's name that is empty or reserved; row 0 is no row."""
-    where = {"column": name, "file": files[place[0]].name, "row": place[1] or None}
+    where = {"column": _shown(name), "file": files[place[0]].name, "row": place[1] or None}
     if not name:
         raise SchemaError("a field has no name", hint="Name it in the source", **where)
     if name.startswith("__") and name.endswith("__"):
         hint = "Rename the field in the source"
         raise SchemaError("names in double underscores are reserved", hint=hint, **where)
+
+
+def _shown(path: str) -> str:
+    """Return the name of a column as errors tell it."""
+    return path if len(path) <= _MOST_SHOWN else f"{path[:_MOST_SHOWN]}…"
 
 
 def _size(seen: Seen) -> int:
@@ -225,7 +233,7 @@ class Chooser:
             hint = "Write it as a string, or reject such records: --on-error skip | quarantine"
             name = self.files[file].name
             message = f"the column holds an {_WIDE}"
-            return SchemaError(message, hint=hint, column=path, file=name, row=row)
+            return SchemaError(message, hint=hint, column=_shown(path), file=name, row=row)
         return self.conflict(path, (numbers[one], one), (numbers[other], other))
 
     def conflict(self, path: str, one: tuple[Place, str], other: tuple[Place, str]) -> SchemaError:
@@ -237,7 +245,8 @@ class Chooser:
         )
         hint = "Mend the source, or keep the first type and reject the rest: --on-error skip"
         file, row = second
-        return SchemaError(message, hint=hint, column=path, file=self.files[file].name, row=row)
+        name = self.files[file].name
+        return SchemaError(message, hint=hint, column=_shown(path), file=name, row=row)
 
     def _at(self, place: Place) -> str:
         return f"{self.files[place[0]].name} row {place[1]}"

@@ -1,14 +1,15 @@
 """Parquet: one file, or the files of a folder tree; row groups are the parts it is read by.
 
-The schemas of all files unite without loss; where types alone do not allow it (int64 with float64),
-the ranges that the files state may. Dictionaries are decoded. Columns that stand in the names of
-folders (`year=2024/`) are columns. A string column `__key__` is kept as the key where it is not
-null. A row group is never held whole: it is read by pages.
+What unites the files' schemas is what their footers say; where types alone do not allow it (int64
+with float64), the ranges stated there may. Dictionaries are decoded. A string column `__key__` is
+kept as the key where it is not null. A row group is never held whole: it is read by pages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,12 +18,21 @@ from geodata.schema import SUBJECT
 from geodata.sources.base import Piece, Reject, Scan
 from geodata.sources.columns import DIFFERS, STATED, SUBJECTS, stated, unite_columns
 from geodata.sources.corpus import NOT_UTF8_NAME, Corpus
-from geodata.sources.embedded import embedded_media, unpacked, unpacked_schema
-from geodata.sources.footers import DAMAGE, Broken, all_null, group_batches, open_parquet, spans
+from geodata.sources.embedded import embedded_media, unpacked_schema
+from geodata.sources.footers import (
+    DAMAGE,
+    Broken,
+    all_null,
+    can_be_read,
+    group_batches,
+    open_parquet,
+    spans,
+)
 from geodata.sources.listing import Listing
 from geodata.sources.options import AS_FOUND, Reading
 from geodata.sources.partitions import partitions_of
-from geodata.sources.stored import Rows, first_difference
+from geodata.sources.stored import first_difference
+from geodata.sources.tables import CHANGED, Cut, Found, Table, rows_of, runs_of
 
 
 class ParquetFiles(Corpus):
@@ -36,8 +46,11 @@ class ParquetFiles(Corpus):
 
     def pieces(self, target_bytes: int) -> list[Piece]:
         """Return runs of row groups; a file without any, or without sense, is one empty run."""
-        files = range(len(self.files))
-        return [piece for index in files for piece in self._runs(index, target_bytes)]
+        return [
+            piece
+            for index in range(len(self.files))
+            for piece in runs_of(self, index, _opened, target_bytes)
+        ]
 
     def scan(self, piece: Piece) -> Scan:
         """Note the file's schema, from its footer alone."""
@@ -63,30 +76,16 @@ class ParquetFiles(Corpus):
         reject: Callable[[Reject], None],
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows that can be read and fit `schema`."""
-        name = self.shown(piece.file)
-        try:
-            file = self._open(piece)
-        except Broken as error:
-            reject(Reject(name, None, str(error)))
-            return
-        values = self._partitions.of(self.files.name(piece.file))
-        rows = Rows(schema, name, f"{self.key(piece.file)}#", first_row, reject, values)
-        with file:
-            media = embedded_media(file.schema_arrow)
-            for group in range(piece.start, piece.stop):
-                stop = rows.row + file.metadata.row_group(group).num_rows
-                for batch in group_batches(file, group):
-                    yield from rows.fit(unpacked(batch, media))
-                rows.lose(stop - rows.row, "its row group cannot be read")
+        yield from rows_of(self, piece, first_row, schema, reject, _opened, self._partitions)
 
     def _open(self, piece: Piece) -> pq.ParquetFile:
         """Open the piece's file; raise Broken unless it has the row groups the listing saw."""
         if not self.named_in_utf8(piece.file):
             raise Broken(NOT_UTF8_NAME)
         file = open_parquet(self.path(piece.file))
-        if piece.stop > file.num_row_groups or (piece.start == piece.stop < file.num_row_groups):
+        if not _has(file, piece.start, piece.stop):
             file.close()
-            raise Broken("the file changed since it was listed")
+            raise Broken(CHANGED)
         return file
 
     def _stated(
@@ -108,34 +107,56 @@ class ParquetFiles(Corpus):
             for group in range(piece.start, piece.stop):
                 if name not in file.schema_arrow.names:
                     break
-                for array in _column(file, group, name):
+                for array in _column(file, group, name, self.path(piece.file)):
                     place = first_difference(array, value)
                     if place is not None:
                         return name, row + place
                     row += len(array)
         return None
 
-    def _runs(self, index: int, target_bytes: int) -> Iterator[Piece]:
-        start, nbytes = 0, 0
-        sizes = self._group_sizes(index)
-        for group, size in enumerate(sizes):
-            if nbytes and nbytes + size > target_bytes:
-                yield Piece(index, 1, start, group, nbytes)
-                start, nbytes = group, 0
-            nbytes += size
-        yield Piece(index, 1, start, len(sizes), nbytes)
 
-    def _group_sizes(self, index: int) -> list[int]:
-        try:
-            with self._open(Piece(index, 1, 0, 1, 0)) as file:
-                groups = range(file.num_row_groups)
-                return [file.metadata.row_group(i).total_byte_size for i in groups]
-        except Broken:
-            return []
+class _Table:
+    """A file that was opened; row groups are its parts."""
+
+    def __init__(self, path: Path):
+        self._path, self._file = path, open_parquet(path)
+        self.schema: pa.Schema = self._file.schema_arrow
+
+    def cuts(self) -> list[Cut]:
+        """Return the row groups."""
+        groups = range(self._file.num_row_groups)
+        return [(i, i + 1, self._file.metadata.row_group(i).total_byte_size) for i in groups]
+
+    def batches(self, start: int, stop: int) -> Iterator[Found]:
+        """Yield the rows of the groups [start, stop), where the file has them still."""
+        if not _has(self._file, start, stop):
+            yield CHANGED
+            return
+        for group in range(start, stop):
+            left = self._file.metadata.row_group(group).num_rows
+            for batch in group_batches(self._file, group, self._path):
+                left -= batch.num_rows
+                yield batch
+            yield left, "its row group cannot be read"
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
 
-def _column(file: pq.ParquetFile, group: int, name: str) -> Iterator[pa.Array]:
+def _opened(path: Path) -> AbstractContextManager[Table]:
+    return closing(_Table(path))
+
+
+def _has(file: pq.ParquetFile, start: int, stop: int) -> bool:
+    """Return whether a file has these row groups, of which none are none in all of it."""
+    return stop <= file.num_row_groups and (start < stop or not file.num_row_groups)
+
+
+def _column(file: pq.ParquetFile, group: int, name: str, path: Path) -> Iterator[pa.Array]:
     """Yield a column of a row group, as far as it can be read."""
+    if not can_be_read(path, file.metadata.row_group(group)):
+        return
     try:
         for batch in file.iter_batches(4096, row_groups=[group], columns=[name], use_threads=False):
             batch.validate(full=True)

@@ -14,6 +14,7 @@ from functools import cache
 
 from geodata.sources.corpus import MAX_RECORD, TOO_LONG
 from geodata.sources.encodings import PLAIN, Coding
+from geodata.sources.observed import MAX_FIELDS
 
 _MOST_RAW = 64 << 20
 """Bytes of a record that are kept as they were."""
@@ -21,7 +22,8 @@ _HELD = 1 << 20
 """Characters of a field that are held as they are."""
 
 _INSIDE = re.compile(r'[^"]*+(?:""[^"]*+)*+')
-_QUOTED = re.compile(r'"[^"]*"')
+_OPEN_TOO_LONG = f"{TOO_LONG}, in a quoted field"
+_TOO_MANY = f"it has more than {MAX_FIELDS:,} fields"
 
 
 @cache
@@ -75,14 +77,6 @@ class Row:
     fault: str | None = None
 
 
-def delimiter_of(name: str, head: str) -> str:
-    """Return a file's delimiter: tab by suffix, else the one that stands in its first line."""
-    if name.lower().endswith(".tsv"):
-        return "\t"
-    bare = _QUOTED.sub("", head)
-    return next((mark for mark in ",;\t" if mark in bare), ",")
-
-
 def rows_of(
     lines: Iterator[bytes | None],
     delimiter: str,
@@ -103,9 +97,11 @@ def rows_of(
             offset += len(line)
             continue
         body = _body(text)
+        few = body.count(delimiter) < MAX_FIELDS
         if line and not (quotes and '"' in text):
-            row.fields = [field or None for field in body.split(delimiter)]
-        elif line and (tokens := _tokens(body, delimiter)):
+            row.fields = [field or None for field in body.split(delimiter)] if few else []
+            row.fault = row.fault or (None if few else _TOO_MANY)
+        elif line and few and (tokens := _tokens(body, delimiter)):
             row.fields = [
                 token[1:-1].replace('""', '"') if token.startswith('"') else token or None
                 for token in tokens
@@ -134,11 +130,12 @@ def _split(
     """Fill the fields of a record with quotes, taking as many lines as it has."""
     splitter = _Splitter(row, delimiter)
     raw = bytearray()
-    row.nbytes = 0
+    row.nbytes = count = 0
     while line != b"":
+        count += 1
         row.nbytes += MAX_RECORD if line is None else len(line)
         if line is None or row.nbytes >= MAX_RECORD:
-            row.fault = TOO_LONG
+            row.fault = TOO_LONG if line is None or not splitter.is_open else _OPEN_TOO_LONG
             splitter.forget()
         elif row.nbytes <= _MOST_RAW:
             raw += line
@@ -150,7 +147,8 @@ def _split(
             break
         line = next(more, b"")
     else:
-        row.fault = row.fault or "a quoted field is not closed before the end of the file"
+        taken = "" if count == 1 else f": it takes the last {count:,} lines"
+        row.fault = row.fault or f"a quoted field is not closed before the end of the file{taken}"
     row.raw = bytes(raw)
 
 
@@ -162,6 +160,11 @@ class _Splitter:
         self._delimiter = delimiter
         self._open: _Text | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Return whether a quoted field has begun and not ended."""
+        return self._open is not None
+
     def forget(self) -> None:
         """Drop the text so far; go on to the end of the record."""
         self._row.fields.clear()
@@ -170,6 +173,9 @@ class _Splitter:
 
     def take(self, line: str) -> bool:
         """Take a line with its end; return whether the record ends with it."""
+        if self._open is not None and '"' not in line:
+            self._open.add(line)
+            return False
         body, at = _body(line), 0
         while True:
             if self._open is not None:
@@ -181,6 +187,9 @@ class _Splitter:
                 at = self._unquoted(body, at)
             if self._open is not None:
                 return False
+            if len(self._row.fields) > MAX_FIELDS:
+                self._row.fault = self._row.fault or _TOO_MANY
+                self._row.fields.clear()
             if at >= len(body):
                 return True
             if body[at] != self._delimiter:

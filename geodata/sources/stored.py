@@ -18,6 +18,7 @@ from geodata.formats.lowering import retype
 from geodata.schema import KEY
 from geodata.sources.base import Reject
 from geodata.sources.batches import BATCH_BYTES, Origin, Unfit, assemble, fitting
+from geodata.sources.corpus import MAX_RECORD, TOO_LONG
 from geodata.sources.unite import conform
 
 _MOST_ROWS = 4096
@@ -90,6 +91,8 @@ class Rows:
             part = _chosen(batch, rows)
             if not _is_sound(part):
                 raise Unfit("a string is not UTF-8, or a value is malformed")
+            if _has_too_long(part):
+                raise Unfit(TOO_LONG)
             columns = self._columns(part)
             numbers = [first_row + i + 1 for i in rows]
             keys = pa.array([f"{self._key}{number}" for number in numbers], pa.string())
@@ -151,13 +154,22 @@ def _chosen(batch: pa.RecordBatch, rows: Sequence[int]) -> pa.RecordBatch:
     """Return some rows of a batch; where they are not one run, each was found sound before."""
     if isinstance(rows, range):
         return batch.slice(rows.start, len(rows))
-    return batch.take(pa.array(rows, pa.int64()))
+    try:
+        return batch.take(pa.array(rows, pa.int64()))
+    except pa.ArrowNotImplementedError:  # views
+        return pa.concat_batches([batch.slice(row, 1) for row in rows])
+
+
+def _has_too_long(batch: pa.RecordBatch) -> bool:
+    """Return whether a row of a sound batch is longer than a record may be."""
+    rows = (batch.slice(row, 1) for row in range(batch.num_rows))
+    return batch.nbytes > MAX_RECORD and any(row.nbytes > MAX_RECORD for row in rows)
 
 
 def _is_sound(values: pa.RecordBatch | pa.Array) -> bool:
     try:
         values.validate(full=True)
-    except pa.ArrowInvalid:
+    except pa.ArrowException:
         return False
     return True
 

@@ -22,16 +22,17 @@ _SKIP = 1 << 20
 _ZEROS = bytes(BLOCK)
 _REGULAR = frozenset(b"\x0007")
 _WITHOUT_CONTENT = frozenset(b"123456")
+FOLDER = "a folder"
+LINKS = ("a hard link", "a symbolic link")
 _KINDS = {
-    ord("1"): "a hard link",
-    ord("2"): "a symbolic link",
+    ord("1"): LINKS[0],
+    ord("2"): LINKS[1],
     ord("3"): "a device",
     ord("4"): "a device",
-    ord("5"): "a folder",
+    ord("5"): FOLDER,
     ord("6"): "a pipe",
     ord("S"): "a sparse file",
 }
-FOLDER = "a folder"
 
 
 class Broken(Exception):
@@ -121,6 +122,8 @@ class TarStream:
                 raise Broken(f"the headers at byte {start} are too long")
             if block == _ZEROS and at == start:
                 return None
+            if not block and at == start == 0:
+                raise Broken("the file is empty")
             if not block and at == start:
                 raise Broken(f"the tar ends at byte {at} without an end mark: it may be cut off")
             name, size, kind = _parsed(block, at)

@@ -2,8 +2,8 @@
 
 A member's key is its path up to the first dot of its last part, its extension the rest, in small
 letters. Folders, members without an extension, hidden ones (`._x.jpg`) and those below `__name__/`
-are passed over. Of a key whose members do not follow one another stock readers make several
-samples; here they are one, at the place of the first.
+are passed over, and counted. Of a key whose members do not follow one another stock readers make
+several samples; here they are one, at the place of the first.
 
 To know which members belong together the headers are visited first, and 16 bytes kept for every
 run of members with one key. A plain tar is then read run by run, wherever they lie, and may be cut
@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import os
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -28,7 +29,8 @@ import numpy.typing as npt
 from geodata.formats.webdataset.tarball import BLOCK
 from geodata.sources.corpus import MAX_RECORD, TOO_LONG
 from geodata.sources.decompress import compression_of, unpacked
-from geodata.sources.tarblocks import FOLDER, Broken, Entry, TarStream, starts_tar
+from geodata.sources.listing import HIDDEN, SPECIAL
+from geodata.sources.tarblocks import FOLDER, LINKS, Broken, Entry, TarStream, starts_tar
 
 HELD_BYTES = 64 << 20
 """Most bytes of samples that wait for members in a compressed tar, and of a faulty sample."""
@@ -87,6 +89,8 @@ class _Runs:
     starts: array[int] = field(default_factory=lambda: array("q"))
     stop: int = 0
     broken: Broken | None = None
+    ignored: Counter[str] = field(default_factory=Counter)
+    """Members that are passed over, by what they are."""
 
     def end_at(self, place: int, sample: Sample) -> None:
         """Blame the sample of a run if the tar breaks within or after it."""
@@ -104,11 +108,28 @@ def split_name(name: bytes) -> tuple[bytes, str] | None:
     """Return a member's key and extension; None where it has none, or is passed over."""
     folder, slash, last = name.rpartition(b"/")
     stem, dot, extension = last.partition(b".")
-    first = name.partition(b"/")[0] if slash else b""
-    meta = len(first) >= 4 and first.startswith(b"__") and first.endswith(b"__")
-    if not (stem and dot) or meta:
+    if not (stem and dot) or _is_meta(name):
         return None
     return folder + slash + stem, extension.decode(errors="surrogateescape").lower()
+
+
+def _is_meta(name: bytes) -> bool:
+    """Return whether a member lies below `__name__/`."""
+    first, slash, _ = name.partition(b"/")
+    return bool(slash and len(first) >= 4 and first.startswith(b"__") and first.endswith(b"__"))
+
+
+def _passed_over(entry: Entry) -> str:
+    """Return what a member is that has no key."""
+    if entry.kind == FOLDER:
+        return "folder"
+    if entry.name.rpartition(b"/")[2].startswith(b"."):
+        return HIDDEN
+    if _is_meta(entry.name):
+        return "metadata of a tar"
+    if entry.kind:
+        return "link in an archive" if entry.kind in LINKS else SPECIAL
+    return "no suffix"
 
 
 def is_packed(path: Path) -> bool:
@@ -136,15 +157,19 @@ def cuts(path: Path, nbytes: int, target: int) -> list[int]:
     return [*found, nbytes]
 
 
-def samples(path: Path, start: int, stop: int | None, wanted: Wanted) -> Iterator[Sample]:
+def samples(
+    path: Path, start: int, stop: int | None, wanted: Wanted, ignored: Counter[str]
+) -> Iterator[Sample]:
     """Yield the samples in bytes [start, stop) of a tar (None: to its end).
 
-    What is wrong with the tar is told by the sample that it may concern, or by one without a row
-    after all others. Raises OSError where the file cannot be opened.
+    Counts in `ignored` what is passed over. What is wrong with the tar is told by the sample that
+    it may concern, or by one without a row after all others. Raises OSError where the file cannot
+    be opened.
     """
     packed = is_packed(path)
     with _opened(path) as stream:
         runs = _runs(stream, start, stop)
+    ignored.update(runs.ignored)
     with _opened(path) as stream:
         read = _in_order(stream, runs, wanted) if packed else _by_runs(stream, runs, wanted)
         yield from read
@@ -157,11 +182,15 @@ def _runs(stream: TarStream, start: int, stop: int | None) -> _Runs:
     try:
         for entry in stream.members(start, stop):
             named = _named(entry)
-            if named and named[0] != last:
+            if named is None:
+                runs.ignored[_passed_over(entry)] += 1
+            elif named[0] != last:
                 last = named[0]
                 runs.hashes.append(_hash(last))
                 runs.starts.append(entry.start)
             runs.stop = entry.start + 1
+        if start == runs.stop == 0:
+            raise Broken("the tar holds no member")
     except Broken as broken:
         runs.broken = broken
     return runs

@@ -13,7 +13,7 @@ from geodata.schema import media_field
 from geodata.sources.base import Piece, Reject, Scan
 from geodata.sources.batches import Unfit, assemble
 from geodata.sources.corpus import Corpus
-from geodata.sources.encodings import PLAIN, coding_of_text
+from geodata.sources.encodings import PLAIN
 from geodata.sources.listing import Listing
 from geodata.sources.options import AS_FOUND, DETECT, Reading
 
@@ -37,7 +37,7 @@ class TextTree(Corpus):
         found: dict[str, tuple[str, float]] = {}
 
         def note(name: str, data: bytes) -> None:
-            coding = coding_of_text(DETECT, data)
+            coding = self.text_coding(name, data)
             if coding.confidence is not None:
                 found[name] = coding.name, coding.confidence
 
@@ -63,14 +63,14 @@ class TextTree(Corpus):
             columns = {"text": pa.array(texts, pa.binary()).cast(schema.field("text").type)}
             yield assemble(schema, keys, columns, self.origin_of(keys))
 
-    def _text(self, _: str, data: bytes) -> bytes:
+    def _text(self, name: str, data: bytes) -> bytes:
         """Return a text in UTF-8; raise Unfit if it is none."""
         coding = PLAIN
         try:
             if self.encoding == PLAIN.name:
                 data.decode()
                 return data
-            coding = coding_of_text(self.encoding, data)
+            coding = self.text_coding(name, data)
             mark = coding.mark if coding != PLAIN or self.encoding == "utf-8-sig" else b""
             text = coding.text(data.removeprefix(mark))
             return text.encode()

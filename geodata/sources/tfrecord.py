@@ -18,10 +18,11 @@ from geodata.errors import SchemaError
 from geodata.formats.tfrecord import example
 from geodata.formats.tfrecord.frames import HEAD
 from geodata.formats.tfrecord.index import ABOUT
-from geodata.schema import KEY, data_fields
+from geodata.schema import KEY
 from geodata.sources import shards, tfframes
 from geodata.sources.base import Piece, Reject, Scan, first_rows
-from geodata.sources.batches import BATCH_BYTES, Origin, Unfit, assemble, fitting, most_rows
+from geodata.sources.batches import Unfit
+from geodata.sources.blocks import Item, batches_of, by_field
 from geodata.sources.columns import STATED, Stated, unite_columns
 from geodata.sources.corpus import NOT_UTF8_NAME, Corpus, unreadable
 from geodata.sources.observed import MAX_FIELDS, Place
@@ -31,8 +32,6 @@ from geodata.sources.tfframes import Record
 
 _WHOLE = 4
 """A file is cut if it is longer than so many pieces; its frames are visited for it."""
-_BLOCK_BYTES = BATCH_BYTES - (1 << 20)
-"""Of records in a batch; offsets and keys need some more."""
 _RAW_BYTES = 64 << 20
 """Most original bytes of a rejected record that are kept."""
 _FEATURE_COST = 1 << 8
@@ -99,16 +98,27 @@ class TfRecordFiles(Corpus):
         reject: Callable[[Reject], None],
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records that are Examples and fit `schema`."""
-        shown, key = self.shown(piece.file), self.key(piece.file)
         if self._is_own(piece.file):
             yield from self._read_own(piece.file, schema, reject)
-            return
-        block = _Block(schema, shown, key, reject)
+        else:
+            items = self._items(piece, first_row, reject)
+            yield from batches_of(items, schema, by_field(column_of), reject)
+
+    def _items(
+        self, piece: Piece, first_row: int, reject: Callable[[Reject], None]
+    ) -> Iterator[Item]:
+        """Yield the records that are Examples."""
+        shown, key = self.shown(piece.file), self.key(piece.file)
         for row, record in enumerate(self._records(piece), first_row + 1):
-            if block.is_full(record):
-                yield from block.flush()
-            block.add(row, record)
-        yield from block.flush()
+            raw = record.data if len(record.data) <= _RAW_BYTES else b""
+            try:
+                features = _features(record)
+            except Unfit as error:
+                reject(Reject(shown, row, str(error), raw))
+                continue
+            held = sum(feature.nbytes + _FEATURE_COST for feature in features.values())
+            nbytes = max(len(record.data), held)
+            yield Item(f"{key}#{row}", shown, row, features, nbytes, raw)
 
     def _bounds(self, index: int, target_bytes: int) -> list[int]:
         """Return where a file is cut."""
@@ -162,67 +172,11 @@ class TfRecordFiles(Corpus):
             yield Record(0, fault=unreadable(error))
 
 
-class _Block:
-    """Records of one file on their way into a batch."""
-
-    def __init__(self, schema: pa.Schema, shown: str, key: str, reject: Callable[[Reject], None]):
-        self._schema, self._shown, self._key, self._reject = schema, shown, key, reject
-        self._fields = data_fields(schema)
-        self._names = {field.name for field in self._fields}
-        self._most_rows = most_rows(schema)
-        self._clear()
-
-    def _clear(self) -> None:
-        self._rows: list[int] = []
-        self._records: list[Record] = []
-        self._features: list[dict[str, Feature]] = []
-        self._nbytes = 0
-
-    def is_full(self, record: Record) -> bool:
-        """Return whether a record belongs in the next batch."""
-        full = self._nbytes + len(record.data) > _BLOCK_BYTES
-        return bool(self._rows) and (full or len(self._rows) >= self._most_rows)
-
-    def add(self, row: int, record: Record) -> None:
-        """Take a record, or reject it."""
-        try:
-            features = features_of(record.data) if record.fault is None else {}
-        except Unfit as error:
-            self._refuse(row, record, str(error))
-            return
-        if record.fault is not None:
-            self._refuse(row, record, record.fault)
-            return
-        self._rows.append(row)
-        self._records.append(record)
-        self._features.append(features)
-        held = sum(feature.nbytes + _FEATURE_COST for feature in features.values())
-        self._nbytes += max(len(record.data), held)
-
-    def flush(self) -> Iterator[pa.RecordBatch]:
-        """Yield the records that fit, reject the others, and start again."""
-
-        def refuse(index: int, reason: str) -> None:
-            self._refuse(self._rows[index], self._records[index], reason)
-
-        yield from fitting(self._build, len(self._rows), refuse)
-        self._clear()
-
-    def _build(self, picked: Sequence[int]) -> pa.RecordBatch:
-        features = [self._features[i] for i in picked]
-        for name in set().union(*features) - self._names:
-            raise Unfit(f"'{name}' is not in the schema")
-        columns = {
-            field.name: column_of([found.get(field.name) for found in features], field)
-            for field in self._fields
-        }
-        rows = [self._rows[i] for i in picked]
-        keys = [f"{self._key}#{row}" for row in rows]
-        return assemble(self._schema, keys, columns, Origin(self._shown, rows))
-
-    def _refuse(self, row: int, record: Record, reason: str) -> None:
-        raw = record.data if len(record.data) <= _RAW_BYTES else b""
-        self._reject(Reject(self._shown, row, reason, raw))
+def _features(record: Record) -> dict[str, Feature]:
+    """Return the features of a record; raise Unfit where it has none."""
+    if record.fault is not None:
+        raise Unfit(record.fault)
+    return features_of(record.data)
 
 
 def _see(seen: dict[str, FeatureSeen], features: dict[str, Feature], place: Place) -> None:

@@ -39,7 +39,7 @@ class Clash(Exception):
 def check_usable(schema: pa.Schema) -> None:
     """Raise ValueError for a name that is not UTF-8, and for a type that pyarrow only half knows.
 
-    Both may stand deep within a column's type.
+    Both may stand deep within a column's type; the name of a time zone counts too.
     """
     for field in schema:
         _check_usable(field)
@@ -54,6 +54,10 @@ def _check_usable(field: pa.Field) -> None:
         kind = kind.value_type
     if str(kind) in ("month_interval", "day_time_interval"):
         raise ValueError(f"type {kind}")
+    if pa.types.is_timestamp(kind):
+        kind.tz  # noqa: B018
+    if pa.types.is_fixed_size_list(kind) and kind.list_size < 1:
+        raise ValueError("lists of no size")
     for number in range(kind.num_fields):
         _check_usable(kind.field(number))
 

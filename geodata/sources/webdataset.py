@@ -8,8 +8,10 @@ exact columns and keys.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -17,11 +19,12 @@ import pyarrow as pa
 
 from geodata.errors import SchemaError
 from geodata.formats.webdataset.index import HEAD
+from geodata.formats.webdataset.shard import packed_format
 from geodata.formats.webdataset.tarball import END, header, padded
-from geodata.schema import data_fields
 from geodata.sources import members, shards, tars
 from geodata.sources.base import Piece, Reject, Scan, first_rows
-from geodata.sources.batches import BATCH_BYTES, Origin, Unfit, assemble, fitting, most_rows
+from geodata.sources.batches import Unfit
+from geodata.sources.blocks import Item, batches_of, by_field
 from geodata.sources.columns import STATED, Stated, unite_columns
 from geodata.sources.corpus import NOT_UTF8_NAME, Corpus, unreadable
 from geodata.sources.members import Extensions
@@ -30,8 +33,6 @@ from geodata.sources.tars import Sample
 
 _WHOLE = 4
 """A tar is cut if it is longer than so many pieces; its headers are read for it."""
-_BLOCK_BYTES = BATCH_BYTES - (1 << 20)
-"""Of members in a batch; offsets and keys need some more."""
 _OWN = HEAD + b"\0"
 """How a shard of our own starts."""
 _PACKED_OWN = "a compressed shard of geodata: decompress it first"
@@ -39,6 +40,17 @@ _SAMPLE_COST = 1 << 10
 """Bytes that a sample takes beside its contents, about."""
 _SEEN = "seen"
 """Part of `Scan.columns`: the types of the values of numbers and JSON."""
+
+
+@dataclass(slots=True)
+class _Item(Item):
+    """The record of a sample, whose bytes are made when they are asked for."""
+
+    sample: Sample = field(kw_only=True)
+
+    def rejected(self, reason: str) -> Reject:
+        """Return it as a record that cannot be converted."""
+        return _rejected(self.sample, self.file, self.row, self.sample.key.encode(), reason)
 
 
 class WebDatasetTars(Corpus):
@@ -56,10 +68,11 @@ class WebDatasetTars(Corpus):
 
     def scan(self, piece: Piece) -> Scan:
         """Note the types of all members, from as little of them as tells it."""
-        if self._is_own(piece.file):
-            return shards.scan_shard(self.kind, self.path(piece.file), piece.file)
+        own = self._own_format(piece.file)
+        if own:
+            return shards.scan_shard(own, self.path(piece.file), piece.file)
         found, scan = Extensions(), Scan(0, 0, file=piece.file)
-        for sample in self._samples(piece, members.wanted_to_scan):
+        for sample in self._samples(piece, members.wanted_to_scan, scan.ignored):
             scan.rows += 1
             scan.advance = max(scan.advance, sample.row or 0)
             if sample.row is None or sample.fault:
@@ -98,16 +111,27 @@ class WebDatasetTars(Corpus):
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records whose members all have a value that fits `schema`."""
         shown, key = self.shown(piece.file), self.key(piece.file)
-        if self._is_own(piece.file):
+        own = self._own_format(piece.file)
+        if own:
             path = self.path(piece.file)
-            yield from shards.read_shard(self.kind, path, schema, shown, key, reject)
+            yield from shards.read_shard(own, path, schema, shown, key, reject)
             return
-        block = _Block(self.encoding, schema, shown, key, first_row, reject)
-        for sample in self._samples(piece, members.wanted_to_read):
-            if block.is_full(sample):
-                yield from block.flush()
-            block.add(sample)
-        yield from block.flush()
+        items = self._items(piece, first_row, reject)
+        yield from batches_of(items, schema, by_field(members.column_of), reject)
+
+    def _items(
+        self, piece: Piece, first_row: int, reject: Callable[[Reject], None]
+    ) -> Iterator[_Item]:
+        """Yield the samples whose members all have a value."""
+        shown, key = self.shown(piece.file), self.key(piece.file)
+        for sample in self._samples(piece, members.wanted_to_read, Counter()):
+            values = _values(sample, self.encoding)
+            row = first_row + (sample.row or 0)
+            if sample.fault is None:
+                nbytes = sample.nbytes + _SAMPLE_COST
+                yield _Item(f"{key}/{sample.key}", shown, row, values, nbytes, sample=sample)
+            else:
+                reject(_rejected(sample, shown, row, *sample.fault))
 
     def _bounds(self, index: int, target_bytes: int) -> list[int]:
         """Return where a tar is cut."""
@@ -115,17 +139,19 @@ class WebDatasetTars(Corpus):
         if nbytes > _WHOLE * target_bytes and self.named_in_utf8(index):
             path = self.path(index)
             with suppress(OSError):
-                if not (self._is_own(index) or tars.is_packed(path)):
+                if not (self._own_format(index) or tars.is_packed(path)):
                     return tars.cuts(path, nbytes, target_bytes)
         return [0, nbytes]
 
-    def _is_own(self, file: int) -> bool:
+    def _own_format(self, file: int) -> str | None:
+        """Return the format of a shard of our own; None of one that others have compressed."""
         with suppress(OSError):
             path = self.path(file)
-            return not tars.is_packed(path) and tars.head_of(path).startswith(_OWN)
-        return False
+            if tars.head_of(path).startswith(_OWN):
+                return packed_format(path) if tars.is_packed(path) else self.kind
+        return None
 
-    def _samples(self, part: Piece, wanted: tars.Wanted) -> Iterator[Sample]:
+    def _samples(self, part: Piece, wanted: tars.Wanted, ignored: Counter[str]) -> Iterator[Sample]:
         """Yield the samples of a part of a tar."""
         path, last = self.path(part.file), part.stop >= self.files.nbytes(part.file)
         if not self.named_in_utf8(part.file):
@@ -135,86 +161,28 @@ class WebDatasetTars(Corpus):
             if tars.is_packed(path) and tars.head_of(path).startswith(_OWN):
                 yield Sample(None, "", fault=(b"", _PACKED_OWN))
                 return
-            yield from tars.samples(path, part.start, None if last else part.stop, wanted)
+            stop = None if last else part.stop
+            yield from tars.samples(path, part.start, stop, wanted, ignored)
         except OSError as error:
             yield Sample(None, "", fault=(b"", unreadable(error)))
 
 
-class _Block:
-    """Samples of one tar on their way into a batch."""
+def _values(sample: Sample, encoding: str) -> dict[str, Any]:
+    """Return the values of a sample's members by extension, as far as it is without fault."""
+    values = {}
+    for member in sample.members if sample.fault is None else ():
+        try:
+            values[member.extension] = members.valued(member, encoding)
+        except Unfit as error:
+            sample.blame(member.name, str(error))
+            break
+    return values
 
-    def __init__(
-        self,
-        encoding: str,
-        schema: pa.Schema,
-        shown: str,
-        key: str,
-        first_row: int,
-        reject: Callable[[Reject], None],
-    ):
-        self._encoding = encoding
-        self._schema, self._key, self._shown = schema, key, shown
-        self._first_row, self._reject = first_row, reject
-        self._fields = data_fields(schema)
-        self._names = {field.name for field in self._fields}
-        self._most_rows = most_rows(schema)
-        self._clear()
 
-    def _clear(self) -> None:
-        self._samples: list[Sample] = []
-        self._records: list[dict[str, Any]] = []
-        self._nbytes = 0
-
-    def is_full(self, sample: Sample) -> bool:
-        """Return whether a sample belongs in the next batch."""
-        full = self._nbytes + sample.nbytes > _BLOCK_BYTES or len(self._samples) >= self._most_rows
-        return full and bool(self._samples)
-
-    def add(self, sample: Sample) -> None:
-        """Take a sample, or reject it."""
-        record = {}
-        for member in sample.members if sample.fault is None else ():
-            try:
-                record[member.extension] = members.valued(member, self._encoding)
-            except Unfit as error:
-                sample.blame(member.name, str(error))
-                break
-        if sample.fault is None:
-            self._samples.append(sample)
-            self._records.append(record)
-            self._nbytes += sample.nbytes + _SAMPLE_COST
-        else:
-            self._refuse(sample, *sample.fault)
-
-    def flush(self) -> Iterator[pa.RecordBatch]:
-        """Yield the records that fit, reject the others, and start again."""
-
-        def refuse(index: int, reason: str) -> None:
-            sample = self._samples[index]
-            self._refuse(sample, sample.key.encode(), reason)
-
-        yield from fitting(self._build, len(self._samples), refuse)
-        self._clear()
-
-    def _build(self, rows: Sequence[int]) -> pa.RecordBatch:
-        records = [self._records[i] for i in rows]
-        for name in set().union(*records) - self._names:
-            raise Unfit(f"'{name}' is not in the schema")
-        columns = {
-            field.name: members.column_of([r.get(field.name) for r in records], field)
-            for field in self._fields
-        }
-        keys = [f"{self._key}/{self._samples[i].key}" for i in rows]
-        return assemble(self._schema, keys, columns, Origin(self._shown, self._numbers(rows)))
-
-    def _numbers(self, rows: Sequence[int]) -> list[int]:
-        return [self._first_row + (self._samples[i].row or 0) for i in rows]
-
-    def _refuse(self, sample: Sample, name: bytes, reason: str) -> None:
-        """Reject a sample, naming the member at fault after the tar."""
-        where = f"{self._shown}/{tars.text(name)}" if name else self._shown
-        row = None if sample.row is None else self._first_row + sample.row
-        self._reject(Reject(where, row, reason, _raw(sample)))
+def _rejected(sample: Sample, shown: str, row: int, name: bytes, reason: str) -> Reject:
+    """Return a sample as one that is rejected, naming the member at fault after the tar."""
+    where = f"{shown}/{tars.text(name)}" if name else shown
+    return Reject(where, None if sample.row is None else row, reason, _raw(sample))
 
 
 def _file_of(whole: Seen, field: pa.Field) -> int:

@@ -2,13 +2,13 @@
 
 import gzip
 import json
-import sys
+import unicodedata
 
 import pytest
 from source_reading import read_all
 
-from geodata.errors import ConfigError, MissingExtra
-from geodata.sources import Reading, encodings, jsonl, open_source
+from geodata.errors import ConfigError
+from geodata.sources import Reading, corpus, encodings, jsonl, open_source
 from geodata.sources.encodings import Coding, checked_encoding, coding_of, coding_of_text
 
 OTHER = "if it is in another encoding, say which it is with --encoding"
@@ -163,13 +163,6 @@ def test_usual_names_are_one_encoding():
     assert checked_encoding("latin1") == checked_encoding("ISO-8859-1") == "iso8859-1"
 
 
-def test_without_the_package_detection_names_the_extra(tmp_path, monkeypatch):
-    (tmp_path / "a.txt").write_bytes(b"x")
-    monkeypatch.setitem(sys.modules, "charset_normalizer", None)
-    with pytest.raises(MissingExtra, match=r"geodata-train\[encodings\]"):
-        open_source(tmp_path, reading=Reading(encoding="detect"))
-
-
 @pytest.mark.parametrize("encoding", TEXTS)
 def test_encodings_are_recognised(encoding):
     text = TEXTS[encoding]
@@ -178,11 +171,108 @@ def test_encodings_are_recognised(encoding):
     assert found.confidence >= encodings.SURE
 
 
+SHORT = {
+    "cp1252": "Où est passé le garçon ? Il a été vu à la fenêtre, très tôt.",
+    "iso8859-15": "La sœur a cuisiné des œufs et un bœuf : été comme hiver, c'était la fête.",
+    "cp1250": "Příliš žluťoučký kůň úpěl ďábelské ódy, říká babička.",
+    "iso8859-2": "Pójdźże, kiń tę chmurność w głąb flaszy, zażółć gęślą jaźń.",
+    "cp1254": "Şu köşe yaz köşesi, ağaçların altında çığlık atıyor.",
+    "cp1257": "Įlinkdama fechtuotojo špaga sublykčiojusi pragręžė apvalų arbūzą.",
+    "cp1258": "Trăm năm trong cõi người ta, chữ tài chữ mệnh khéo là ghét nhau.",
+    "koi8-r": "Съешь ещё этих мягких французских булок, да выпей чаю.",
+    "cp866": "Съешь ещё этих мягких французских булок, да выпей чаю.",
+    "iso8859-5": "Съешь ещё этих мягких французских булок, да выпей чаю.",
+    "cp1253": "Ξεσκεπάζω την ψυχοφθόρα βδελυγμία, είπε ο άνθρωπος στην αγορά.",
+    "cp1255": "דג סקרן שט בים מאוכזב ולפתע מצא חברה, והוא שמח מאוד.",
+    "iso8859-6": "يولد جميع الناس أحرارا متساوين في الكرامة والحقوق.",
+    "cp874": "เป็นมนุษย์สุดประเสริฐเลิศคุณค่า กว่าบรรดาฝูงสัตว์เดรัจฉาน",
+    "cp850": "Die Würde des Menschen ist unantastbar, über alle Maßen schön für Männer.",
+    "mac-roman": "Où est passé le garçon ? Il a été vu à la fenêtre, très tôt.",
+    "euc_jp": "すべての人間は、生れながらにして自由であり、",
+    "iso2022_jp": "すべての人間は、生れながらにして自由であり、",
+    "gb18030": "人人生而自由，在尊严和权利上一律平等。",
+    "cp950": "人人生而自由，在尊嚴和權利上一律平等。",
+    "cp949": "모든 인간은 태어날 때부터 자유로우며 그 존엄과 권리에 있어 동등하다.",
+    "utf-16-le": "Съешь ещё этих мягких французских булок.",
+    "utf-16-be": "すべての人間は、生れながらにして自由であり、",
+}
+
+
+@pytest.mark.parametrize("encoding", SHORT)
+def test_encodings_of_a_line_are_recognised(encoding):
+    text = SHORT[encoding]
+    if encoding == "cp1258":
+        text = "".join(_with_mark(letter) for letter in text)
+    found = coding_of("detect", text.encode(encoding))
+    assert text.encode(encoding).decode(found.name) == text
+    assert encodings.SURE <= found.confidence <= 1
+
+
+def _with_mark(letter):
+    """Return a letter of Vietnamese with its tone apart, as Windows-1258 has it."""
+    parts = unicodedata.normalize("NFD", letter)
+    tone = "".join(part for part in parts if part in "\u0300\u0301\u0303\u0309\u0323")
+    return unicodedata.normalize("NFC", parts.replace(tone, "")) + tone
+
+
+def test_of_equal_readings_the_widest_encoding_is_named():
+    text = "Où est passé le garçon ? Il a été vu à la fenêtre, très tôt."
+    assert coding_of("detect", text.encode("latin-1")).name == "cp1252"
+    text = TEXTS["euc_kr"]
+    assert coding_of("detect", text.encode("euc_kr")).name == "cp949"
+
+
+@pytest.mark.parametrize(
+    "script", ["देवनागरी लिपि में लिखा हुआ ", "ქართული ენა არის ", "Hello there, "]
+)
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf16_without_a_mark_is_recognised_in_any_script(script, encoding):
+    assert coding_of("detect", (script * 5).encode(encoding)).name == encoding
+
+
+def test_damaged_utf8_is_utf8(tmp_path):
+    good = "Où est passé le garçon ? Il a été vu à la fenêtre.\n".encode()
+    (tmp_path / "a.txt").write_bytes(good * 3 + b"\xe9\n")
+    (tmp_path / "b.txt").write_bytes(good * 3_000 + b"\xe9\n")
+    (tmp_path / "c.txt").write_bytes(good)
+    read = _read(tmp_path, "detect")
+    assert read.column("text") == [good.decode()]
+    assert [reason.partition(";")[0] for _, reason in read.reasons()] == [
+        f"invalid UTF-8 at byte {len(good) * 3}",
+        f"invalid UTF-8 at byte {len(good) * 3_000}",
+    ]
+
+
+def test_in_doubt_the_files_beside_tell_but_do_not_overrule(tmp_path):
+    long, short = SHORT["koi8-r"], "да"
+    for folder, encoding in (("k", "koi8-r"), ("w", "cp1251")):
+        (tmp_path / folder).mkdir()
+        for number in range(3):
+            (tmp_path / folder / f"{number}.txt").write_bytes(f"{long} {number}".encode(encoding))
+        (tmp_path / folder / "s.txt").write_bytes(short.encode(encoding))
+    (tmp_path / "w" / "x.txt").write_bytes(bytes(range(128, 256)))
+    (tmp_path / "s.txt").write_bytes(short.encode("koi8-r"))
+    source = open_source(tmp_path, source_id="s", reading=Reading(encoding="detect"))
+    for target in (1 << 30, 1):
+        read = read_all(source, target)
+        texts = [f"{long} {number}" for number in range(3)]
+        assert read.column("text") == [*texts, short, *texts, short]
+        assert [(r.file, r.reason) for r in read.rejects] == [("s.txt", DOUBT), ("w/x.txt", DOUBT)]
+    found = {}
+    for piece in source.pieces(1 << 30):
+        found |= source.scan(piece).encodings
+    assert found["k/s.txt"][0] == "koi8-u"
+    assert found["w/s.txt"][0] == "cp1251"
+    assert not source.reads_own_files
+    assert open_source(tmp_path).reads_own_files
+
+
 @pytest.mark.parametrize(
     "data",
     [
         "é".encode("latin-1"),
-        b"caf\xe9 au lait",
+        b"na\xefve",
+        b'{"a": "\x80\x81\x98\xff"}\n' * 5_000,
         b"\xff\xfe\xfd\xfc\x80\x81",
         bytes(range(128, 256)),
     ],
@@ -245,7 +335,7 @@ def test_each_file_is_recognised_and_told(tmp_path):
 
 
 def test_a_doubtful_file_is_one_reject(tmp_path):
-    (tmp_path / "a.csv").write_bytes(b"a,b\ncaf\xe9,1\n")
+    (tmp_path / "a.csv").write_bytes(b"a,b\n\xe9,1\n")
     (tmp_path / "b.csv").write_bytes(b"a,b\nx,1\n")
     read = _read(tmp_path, "detect", target=1)
     assert list(read.records) == ["s/b.csv#1"]
@@ -258,9 +348,27 @@ def test_a_doubtful_file_is_one_reject(tmp_path):
 def test_other_bytes_late_in_a_text_are_looked_at_where_they_are():
     data = b"plain words. " * 20_000 + TEXTS["cp1251"].encode("cp1251")
     assert coding_of_text("detect", data).name == "cp1251"
+    french = ("L’été dernier, la fête était très réussie. " * 2_000).replace("’", "'")
+    assert coding_of_text("detect", french.encode("iso8859-15")).name == "cp1252"
+    later = f"{french} Un bœuf et des œufs coûtent 20 € au marché du cœur de la ville."
+    assert coding_of_text("detect", later.encode("iso8859-15")).name == "iso8859-15"
 
 
-def test_other_bytes_late_in_lines_are_rejected_by_line(tmp_path):
+def test_other_bytes_late_in_lines_are_looked_at_where_they_are(tmp_path):
+    text = TEXTS["cp1251"]
+    plain = ["plain", "7"]
+    rows = [plain] * 20_000 + [[text, "8"]]
+    (tmp_path / "a.csv").write_bytes("\n".join(map(",".join, [["a", "b"], *rows])).encode("cp1251"))
+    lines = [json.dumps({"a": a, "b": b}, ensure_ascii=False) for a, b in rows]
+    (tmp_path / "a.jsonl").write_bytes("\n".join(lines).encode("cp1251"))
+    for name in ("a.csv", "a.jsonl"):
+        read = _read(tmp_path / name, "detect", 100_000)
+        assert len(read.records) == 20_001
+        assert read.column("a")[-1] == text
+
+
+def test_other_bytes_too_late_in_lines_are_rejected_by_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "_LOOKED_THROUGH", 100_000)
     lines = [b'{"a": "plain"}'] * 20_000 + [b'{"a": "caf\xe9"}']
     (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
     read = _read(tmp_path, "detect")

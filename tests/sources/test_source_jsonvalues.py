@@ -200,7 +200,15 @@ def test_the_bounds_of_a_record_hold(tmp_path, monkeypatch):
     monkeypatch.setattr(jsonvalues, "_CHUNK", 100)
     read = read_all(_source(tmp_path, json.dumps([{"a": "x"}, {"a": "y" * 9000}, {"a": "z"}])))
     assert read.column("a") == ["x"]
-    assert read.reasons() == [(None, "the record holds 2 GiB or more")]
+    assert read.reasons() == [(None, "the record holds 1 GiB or more")]
+
+
+def test_brackets_without_end_are_not_counted_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(jsonvalues, "_MOST_LEVELS", 1_000)
+    deep = "[" * 2_000 + "]" * 2_000
+    read = read_all(_source(tmp_path, f'[{{"a": 1}}, {{"a": {deep}}}, {{"a": 2}}]'))
+    assert read.column("a") == [1]
+    assert read.reasons() == [(None, "nested deeper than 1,000 levels: the rest is not read")]
 
 
 def test_types_of_files_in_all_forms_unite(tmp_path):

@@ -52,7 +52,7 @@ def test_recognised_encodings_are_reported(tmp_path):
     (tmp_path / "texts" / "a.txt").write_text("plain é", encoding="utf-8")
     (tmp_path / "texts" / "b.txt").write_text(RUSSIAN, encoding="cp1251")
     (tmp_path / "texts" / "c.txt").write_text("é", encoding="utf-16")
-    (tmp_path / "texts" / "d.txt").write_bytes(b"caf\xe9")
+    (tmp_path / "texts" / "d.txt").write_bytes(b"5 \xb0C")
     reading = Reading(encoding="detect")
     for _ in range(2):
         report = convert(tmp_path / "texts", tmp_path / "out", reading=reading, on_error="skip")

@@ -8,10 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import feather
 from source_reading import read_all
 
 from geodata.schema import dataset_schema, media_of, origin_field, tensor_field
-from geodata.sources import open_source
+from geodata.sources import open_source, stored
 from geodata.sources.footers import group_batches, open_parquet
 
 
@@ -166,7 +167,7 @@ def test_rows_of_very_different_size_are_all_read(tmp_path):
         write_batch_size=16,
     )
     with open_parquet(tmp_path / "a.parquet") as file:
-        batches = list(group_batches(file, 0))
+        batches = list(group_batches(file, 0, tmp_path / "a.parquet"))
     assert pa.Table.from_batches(batches).column("v").to_pylist() == words
 
 
@@ -185,3 +186,17 @@ def test_a_damaged_group_of_rows_that_swell_rejects_the_rest(tmp_path):
     assert lost == list(range(lost[0], 2001))
     assert lost[0] > 1000
     assert read.column("w") == words[: lost[0] - 1] + words[2000:]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_a_row_that_is_too_long_is_rejected_alone(tmp_path, monkeypatch, suffix):
+    monkeypatch.setattr(stored, "MAX_RECORD", 1000)
+    words = ["a", "b" * 600, "c" * 600, "d" * 1000, "e"]
+    table = pa.table({"v": words})
+    if suffix == ".parquet":
+        pq.write_table(table, tmp_path / "a.parquet")
+    else:
+        feather.write_feather(table, tmp_path / "a.arrow", "uncompressed")
+    read = read_all(open_source(tmp_path))
+    assert read.reasons() == [(4, "the record holds 1 GiB or more")]
+    assert read.column("v") == [*words[:3], "e"]

@@ -28,7 +28,7 @@ import geodata
 from geodata.errors import ConfigError, SchemaError, StoreError
 from geodata.jobs.petastorm import setup, status
 from geodata.schema import dataset_schema, media_of, origin_field
-from geodata.sources import open_source, recognise
+from geodata.sources import Reading, open_source, recognise
 from geodata.sources.petastorm import client, environment
 
 BY_SPARK = Path(__file__).parent / "petastorm_by_spark"
@@ -265,15 +265,34 @@ def _reading(source):
     return batches, client.worker_here(environment.needed().interpreter)._process.pid
 
 
-def test_a_killed_process_is_an_error_that_names_what_it_read(large):
+def test_another_process_goes_on_where_one_was_killed(large):
     batches, pid = _reading(large)
+    first = next(batches)
     os.kill(pid, signal.SIGKILL)
-    with pytest.raises(StoreError) as caught:
-        list(batches)
-    assert caught.value.message == "the process that reads Petastorm was ended by SIGKILL"
-    assert caught.value.fields == {"file": "part-0.parquet", "unit": 0}
-    assert caught.value.exit_code == 4
-    assert len(read_all(large).records) == 60
+    keys = [key for batch in [first, *batches] for key in batch.column("__key__").to_pylist()]
+    assert keys == [f"made/part-0.parquet#{row}" for row in range(60 - len(keys) + 1, 61)]
+    assert client.worker_here(environment.needed().interpreter)._process.pid != pid
+
+
+def test_the_row_that_a_process_dies_of_is_rejected(large, monkeypatch):
+    ask, asked = client.Worker.ask, []
+
+    def dying(self, request, place):
+        for frame in ask(self, request, place):
+            if request["do"] == "read" and isinstance(frame, pa.RecordBatch):
+                rows = frame.column("__row__").to_pylist()
+                if 7 in rows:
+                    asked.append(rows)
+                    os.kill(self._process.pid, signal.SIGKILL)
+                    raise client.Died(self._end())
+            yield frame
+
+    monkeypatch.setattr(client.Worker, "ask", dying)
+    read = read_all(large)
+    reason = "the process that reads Petastorm was ended by SIGKILL"
+    assert [(r.file, r.row, r.reason) for r in read.rejects] == [("part-0.parquet", 8, reason)]
+    assert len(read.records) == 59
+    assert asked[-1] == [7]
 
 
 def test_a_process_that_hangs_is_ended(large, monkeypatch):
@@ -317,7 +336,8 @@ def test_the_process_ends_with_its_parent(petastorm):
 @pytest.fixture
 def no_environment(tmp_path, monkeypatch):
     """Hide the environment, and return where it would be."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     return environment.default_folder()
 
 
@@ -350,11 +370,30 @@ def test_an_environment_made_elsewhere_is_found(petastorm, no_environment, tmp_p
     assert len(read_all(open_source(BY_SPARK)).records) == 11
 
 
+def test_the_command_line_names_the_folder_for_caches(petastorm, no_environment, tmp_path):
+    command = [sys.executable, "-m", "geodata.cli"]
+    cache = tmp_path / "else where"
+    setup(petastorm.folder.resolve(), cache=cache)
+    assert len(read_all(open_source(BY_SPARK, reading=Reading(cache=cache))).records) == 11
+    called = [*command, "convert", str(BY_SPARK), str(tmp_path / "out"), "--json"]
+    for places, code in [({"XDG_CACHE_HOME": str(cache)}, 0), ({"XDG_CACHE_HOME": "x"}, 2)]:
+        done = subprocess.run(
+            called,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            env={**os.environ, **places},
+        )
+        assert done.returncode == code, done.stderr
+    assert str(no_environment) in json.loads(done.stdout)["file"]
+
+
 def test_an_environment_of_other_requirements_does_not_count(petastorm, no_environment):
     no_environment.mkdir(parents=True)
     record = json.loads((petastorm.folder / environment.RECORD).read_text())
     (no_environment / environment.RECORD).write_text(json.dumps({**record, "requirements": "x"}))
-    assert environment.ready() is None
+    assert environment.ready(no_environment) is None
 
 
 def test_mistakes_at_setup(no_environment, tmp_path):

@@ -67,7 +67,7 @@ def test_a_file_that_is_too_long_is_rejected(tree, monkeypatch):
     read = read_all(open_source(tree, source_id="s"))
     assert list(read.records) == ["s/a.txt", "s/b/LICENSE", "s/empty.rst"]
     assert [(r.file, r.reason) for r in read.rejects] == [
-        ("b/c.md", "the record holds 2 GiB or more")
+        ("b/c.md", "the record holds 1 GiB or more")
     ]
 
 

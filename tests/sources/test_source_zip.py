@@ -1,53 +1,29 @@
-"""Zip archives are folders that are read where they lie, whatever is wrong with them."""
+"""Zip archives as corpora: folders whose files are read where they lie."""
 
 import gzip
 import io
 import os
 import pickle
-import random
 import struct
 import time
 import tracemalloc
 import zipfile
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from PIL import Image
 from source_reading import read_all
+from zip_files import DEFLATED, STORED, faults_of, png, zipped
 
 from geodata.errors import ConfigError
-from geodata.schema import dataset_schema
-from geodata.sources import Reading, archives, corpus, list_files, open_source, recognise
-
-STORED, DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
-
-
-def _zip(path, members, how=DEFLATED):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(path, "w", how) as archive:
-        for name, data in members.items():
-            archive.writestr(name, data)
-    return path
-
-
-def _image(size=(7, 5)):
-    out = io.BytesIO()
-    Image.new("RGB", size, (1, 2, 3)).save(out, "PNG")
-    return out.getvalue()
-
-
-def _faults(read):
-    return [(r.file, r.reason) for r in read.rejects]
+from geodata.sources import Reading, corpus, list_files, open_source, recognise
 
 
 @pytest.mark.parametrize("how", [STORED, DEFLATED])
 def test_images_in_a_zip_are_those_of_a_folder(tmp_path, how):
-    members = {"cat/a.png": _image(), "ape/b.png": _image((3, 9)), "cat/deep/c.png": _image()}
+    members = {"cat/a.png": png(), "ape/b.png": png((3, 9)), "cat/deep/c.png": png()}
     for name, data in members.items():
         (tmp_path / "plain" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "plain" / name).write_bytes(data)
-    path = _zip(tmp_path / "photos.zip", members, how)
+    path = zipped(tmp_path / "photos.zip", members, how)
     assert recognise(path) == "images"
     for target in (1 << 20, 1):
         read = read_all(open_source(path, source_id="s"), target)
@@ -58,10 +34,10 @@ def test_images_in_a_zip_are_those_of_a_folder(tmp_path, how):
 
 
 def test_in_a_folder_of_zips_each_is_a_folder_of_its_name(tmp_path):
-    _zip(tmp_path / "one.zip", {"cat/a.png": _image(), "ape/b.png": _image()})
-    _zip(tmp_path / "more/two.ZIP", {"cat/a.png": _image(), "notes.txt": b"x"})
+    zipped(tmp_path / "one.zip", {"cat/a.png": png(), "ape/b.png": png()})
+    zipped(tmp_path / "more/two.ZIP", {"cat/a.png": png(), "notes.txt": b"x"})
     (tmp_path / "dog").mkdir()
-    (tmp_path / "dog" / "a.png").write_bytes(_image())
+    (tmp_path / "dog" / "a.png").write_bytes(png())
     source = open_source(tmp_path, kind="images", source_id="s")
     assert source.ignored == {".txt": 1}
     read = read_all(source)
@@ -77,9 +53,9 @@ def test_in_a_folder_of_zips_each_is_a_folder_of_its_name(tmp_path):
 @pytest.mark.parametrize("how", [STORED, DEFLATED])
 def test_lines_and_texts_in_a_zip(tmp_path, how):
     lines = b"".join(b'{"a": %d}\n' % i for i in range(20_000))
-    _zip(tmp_path / "j.zip", {"x.jsonl": lines, "y.jsonl.gz": gzip.compress(b'{"a": -1}')}, how)
-    _zip(tmp_path / "c.zip", {"x.csv": b"a,b\n1,x\n", "d/y.tsv": b"a\n2\n"}, how)
-    _zip(tmp_path / "t.zip", {"README": "é".encode(), "d/empty.txt": b""}, how)
+    zipped(tmp_path / "j.zip", {"x.jsonl": lines, "y.jsonl.gz": gzip.compress(b'{"a": -1}')}, how)
+    zipped(tmp_path / "c.zip", {"x.csv": b"a,b\n1,x\n", "d/y.tsv": b"a\n2\n"}, how)
+    zipped(tmp_path / "t.zip", {"README": "é".encode(), "d/empty.txt": b""}, how)
     read = read_all(open_source(tmp_path / "j.zip", source_id="s"))
     assert read.column("a") == [*range(20_000), -1]
     assert list(read.records)[-1] == "s/y.jsonl.gz#1"
@@ -117,7 +93,7 @@ def test_what_is_no_file_to_read_is_passed_over_and_counted(tmp_path):
 
 def test_names_that_lead_elsewhere_are_only_keys(tmp_path):
     names = ["../../up.png", "/root.png", "./here.png", "a\\b.png", "d/../e.png"]
-    _zip(tmp_path / "a.zip", {f"{name[:-4]}/x.png": _image() for name in names})
+    zipped(tmp_path / "a.zip", {f"{name[:-4]}/x.png": png() for name in names})
     before = sorted(tmp_path.rglob("*"))
     read = read_all(open_source(tmp_path / "a.zip", source_id="s"))
     assert set(read.records) == {f"s/{name[:-4]}/x.png" for name in names}
@@ -163,7 +139,7 @@ def test_a_name_said_to_be_utf8_that_is_not_is_rejected(tmp_path):
     for reading in (Reading(), Reading(encoding="detect")):
         read = read_all(open_source(tmp_path / "a.zip", source_id="s", reading=reading))
         assert list(read.records) == ["s/good.txt"]
-        assert _faults(read) == [("\\xff\\xfe.txt", corpus.NOT_UTF8_NAME)]
+        assert faults_of(read) == [("\\xff\\xfe.txt", corpus.NOT_UTF8_NAME)]
 
 
 def test_members_of_one_name_are_all_rejected(tmp_path):
@@ -173,108 +149,12 @@ def test_members_of_one_name_are_all_rejected(tmp_path):
                 archive.writestr(name, data)
     read = read_all(open_source(tmp_path / "a.zip", source_id="s"))
     assert read.records == {"s/b.txt": {"text": "2"}}
-    assert _faults(read) == [("a.txt", "two members of the archive have this name")] * 2
-
-
-def _entry(data, name):
-    """Return where the directory's entry of a member starts."""
-    at = data.rfind(name) - 46
-    assert data[at : at + 4] == b"PK\1\2"
-    return at
-
-
-def _changed(path, name, offset, form, value):
-    data = bytearray(path.read_bytes())
-    struct.pack_into(form, data, _entry(data, name) + offset, value)
-    path.write_bytes(data)
-
-
-DAMAGES = [
-    (8, "<H", 1, "the member is encrypted"),
-    (10, "<H", 9, "the member is compressed in a way that is not read (only deflate is)"),
-    (16, "<L", 7, "the member is damaged: its checksum does not match"),
-    (24, "<L", 5, "the member does not have the size that the archive declares"),
-    (24, "<L", 60_000, "the member does not have the size that the archive declares"),
-    (20, "<L", 3, None),
-    (24, "<L", 0xFFFFFFF0, corpus.TOO_LONG),
-    (20, "<L", 1 << 30, "the archive is truncated or damaged"),
-]
-
-
-@pytest.mark.parametrize("name", ["m.txt", "m.jsonl"])
-@pytest.mark.parametrize(("offset", "form", "value", "reason"), DAMAGES)
-def test_a_faulty_member_is_one_rejected_record(tmp_path, name, offset, form, value, reason):
-    text = b'{"a": "' + bytes(random.Random(3).choices(b"abcdef", k=3_000)) + b'"}'
-    good = {"a.txt": b"x", "z.txt": b"x"} if name == "m.txt" else {"a.jsonl": b'{"a": "x"}\n'}
-    _zip(tmp_path / "a.zip", {**good, name: text})
-    _changed(tmp_path / "a.zip", name.encode(), offset, form, value)
-    read = read_all(open_source(tmp_path / "a.zip", source_id="s"))
-    streamed = name == "m.jsonl"
-    assert [key.partition("#")[0] for key in read.records if name not in key] == [
-        f"s/{other}" for other in good
-    ]
-    (reject,) = read.rejects
-    assert reject.file == name
-    if streamed and value == 0xFFFFFFF0:
-        assert reject.reason == "the member does not have the size that the archive declares"
-    elif reason is not None and not (streamed and offset == 20):
-        assert reject.reason == reason
-
-
-def test_a_member_that_is_elsewhere_is_named(tmp_path):
-    path = _zip(tmp_path / "a.zip", {"m.txt": b"x" * 1000, "z.txt": b"z"})
-    path.write_bytes(b"XX" + path.read_bytes()[2:])
-    read = read_all(open_source(path, source_id="s"))
-    assert _faults(read) == [("m.txt", "the member is not where the archive's directory says")]
-
-
-def test_deflated_rubbish_is_named(tmp_path):
-    path = _zip(tmp_path / "a.zip", {"m.txt": b"x" * 1000, "z.txt": b"z"})
-    data = bytearray(path.read_bytes())
-    data[35:39] = b"\xff\xff\xff\xff"
-    path.write_bytes(data)
-    read = read_all(open_source(path, source_id="s"))
-    assert list(read.records) == ["s/z.txt"]
-    assert _faults(read)[0][1].startswith("the member is damaged")
-
-
-def test_members_that_share_bytes_are_refused(tmp_path):
-    names = [f"{i}.txt" for i in range(4)]
-    path = _zip(tmp_path / "a.zip", {name: os.urandom(100).hex() for name in names}, STORED)
-    data = path.read_bytes()
-    first = struct.unpack_from("<L", data, _entry(data, b"1.txt") + 42)[0]
-    _changed(path, b"2.txt", 42, "<L", first)
-    read = read_all(open_source(path, source_id="s"))
-    assert list(read.records) == ["s/0.txt", "s/3.txt"]
-    assert _faults(read) == [
-        (name, "the member's bytes overlap those of another") for name in ("1.txt", "2.txt")
-    ]
-
-
-def test_a_bomb_is_refused_before_it_is_inflated(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus, "MAX_RECORD", 1 << 20)
-    path = _zip(tmp_path / "a.zip", {"bomb.txt": bytes(64 << 20), "z.txt": b"z"})
-    lying = _zip(tmp_path / "b.zip", {"bomb.txt": bytes(64 << 20), "z.txt": b"z"})
-    _changed(lying, b"bomb.txt", 24, "<L", 1000)
-    for archive, reason in (
-        (path, corpus.TOO_LONG),
-        (lying, "the member does not have the size that the archive declares"),
-    ):
-        source = open_source(archive, source_id="s")
-        tracemalloc.start()
-        try:
-            read = read_all(source)
-            most = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-        assert list(read.records) == ["s/z.txt"]
-        assert _faults(read) == [("bomb.txt", reason)]
-        assert most < 4 << 20
+    assert faults_of(read) == [("a.txt", "two members of the archive have this name")] * 2
 
 
 def test_lines_in_a_zip_take_little_memory(tmp_path):
     lines = (b'{"a": "' + b"x" * 1000 + b'"}\n') * 40_000
-    source = open_source(_zip(tmp_path / "a.zip", {"a.jsonl": lines}))
+    source = open_source(zipped(tmp_path / "a.zip", {"a.jsonl": lines}))
     (piece,) = source.pieces(1 << 30)
     tracemalloc.start()
     try:
@@ -285,80 +165,22 @@ def test_lines_in_a_zip_take_little_memory(tmp_path):
     assert most < 24 << 20
 
 
-@pytest.mark.parametrize("cut", [10, 60, 0.5, 0.9, -1, -30])
-def test_an_archive_that_is_cut_off_is_refused_alone_and_rejected_among_others(tmp_path, cut):
-    path = _zip(tmp_path / "a.zip", {f"{i}.txt": b"x" * i for i in range(50)})
-    data = path.read_bytes()
-    path.write_bytes(data[: int(cut * len(data)) if isinstance(cut, float) else cut])
-    with pytest.raises(ConfigError, match="zip archive is truncated or damaged"):
-        open_source(path)
-    (tmp_path / "b.txt").write_text("b")
-    source = open_source(tmp_path, source_id="s")
-    read = read_all(source)
-    assert list(read.records) == ["s/b.txt"]
-    assert _faults(read) == [("a.zip", "the archive is truncated or damaged")]
-
-
-@pytest.mark.parametrize("data", [b"", b"PK\5\6", b"no zip", b"PK\5\6" + b"\xff" * 18])
-def test_what_is_no_archive_is_refused(tmp_path, data):
-    (tmp_path / "a.zip").write_bytes(data)
-    with pytest.raises(ConfigError, match="zip archive is truncated or damaged"):
-        open_source(tmp_path / "a.zip", kind="text")
-
-
 def test_an_archive_without_files_is_refused(tmp_path):
-    _zip(tmp_path / "a.zip", {})
+    zipped(tmp_path / "a.zip", {})
     with pytest.raises(ConfigError, match="the archive holds no file"):
         open_source(tmp_path / "a.zip")
-    _zip(tmp_path / "b.zip", {".hidden": b""})
+    zipped(tmp_path / "b.zip", {".hidden": b""})
     with pytest.raises(ConfigError, match="the archive holds no file.*1 hidden"):
         open_source(tmp_path / "b.zip")
 
 
-def test_a_directory_that_is_damaged_is_refused(tmp_path):
-    path = _zip(tmp_path / "a.zip", {f"{i}.txt": b"x" for i in range(9)})
-    data = bytearray(path.read_bytes())
-    data[_entry(data, b"5.txt")] = 0
-    path.write_bytes(data)
-    with pytest.raises(ConfigError, match="zip archive is truncated or damaged"):
-        open_source(path)
-
-
 def test_what_stands_before_and_after_does_not_matter(tmp_path):
-    path = _zip(tmp_path / "a.zip", {"a.txt": b"x" * 100, "b.txt": b"y"})
+    path = zipped(tmp_path / "a.zip", {"a.txt": b"x" * 100, "b.txt": b"y"})
     with zipfile.ZipFile(path, "a") as archive:
         archive.comment = b"a comment"
     path.write_bytes(b"#!/bin/sh\n" * 100 + path.read_bytes())
     read = read_all(open_source(path, source_id="s"))
     assert read.column("text") == ["x" * 100, "y"]
-
-
-TEXTS = {f"d{i % 2}/{i}.txt": f"text {i} " * 5 * i for i in range(6)}
-
-
-@settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(
-    places=st.lists(st.floats(0, 0.9999), min_size=1, max_size=3),
-    value=st.sampled_from([0, 1, 2, 8, 0x7F, 0x80, 0xFF]),
-    tail=st.booleans(),
-)
-def test_changed_bytes_never_give_other_content(tmp_path_factory, places, value, tail):
-    path = _zip(tmp_path_factory.mktemp("corpus") / "a.zip", TEXTS)
-    data = bytearray(path.read_bytes())
-    start = data.index(b"PK\1\2") if tail else 0
-    for place in places:
-        data[start + int(place * (len(data) - start))] = value
-    path.write_bytes(data)
-    try:
-        source = open_source(path, kind="text", source_id="s")
-    except ConfigError:
-        return
-    read = read_all(source)
-    assert {record["text"] for record in read.records.values()} <= set(TEXTS.values())
-    if not source.ignored and not tail:
-        assert len(read.records) + len(read.rejects) >= len(TEXTS) - 1
 
 
 def test_zip64_and_streamed_archives_are_read(tmp_path):
@@ -417,7 +239,7 @@ def test_many_members_stay_small(tmp_path):
 
 
 def test_the_plan_sees_that_an_archive_changed(tmp_path):
-    path = _zip(tmp_path / "a.zip", {"a.txt": b"x", "b.txt": b"y"})
+    path = zipped(tmp_path / "a.zip", {"a.txt": b"x", "b.txt": b"y"})
     before = list(list_files(path).files)
     os.utime(path, ns=(1, time.time_ns() + 10**9))
     after = list(list_files(path).files)
@@ -426,7 +248,7 @@ def test_the_plan_sees_that_an_archive_changed(tmp_path):
 
 
 def test_other_kinds_are_not_read_in_archives(tmp_path):
-    _zip(tmp_path / "z" / "a.zip", {"a.parquet": b"x"})
+    zipped(tmp_path / "z" / "a.zip", {"a.parquet": b"x"})
     with pytest.raises(ConfigError, match="parquet is not read inside zip archives.*Unpack"):
         open_source(tmp_path / "z" / "a.zip")
     (tmp_path / "z" / "b.parquet").write_bytes(b"no parquet")
@@ -437,26 +259,10 @@ def test_other_kinds_are_not_read_in_archives(tmp_path):
 
 def test_whole_and_streamed_content_is_the_same(tmp_path):
     data = os.urandom(400_000)
-    path = _zip(tmp_path / "a.zip", {"a.txt": data, "b.txt.gz": gzip.compress(data)})
+    path = zipped(tmp_path / "a.zip", {"a.txt": data, "b.txt.gz": gzip.compress(data)})
     (tmp_path / "plain.txt").write_bytes(data)
     for source in (open_source(path, kind="text"), open_source(tmp_path / "plain.txt")):
         for index in range(len(source.files)):
             assert source.content(index) == data
             with source.opened(index) as stream:
                 assert stream.read() == data
-
-
-def test_an_archive_that_went_is_said_to_have_gone(tmp_path):
-    path = _zip(tmp_path / "a.zip", {"a.txt": b"x", "b.jsonl": b"{}\n"})
-    sources = [open_source(path, kind=kind) for kind in ("text", "jsonl")]
-    path.unlink()
-    for source in sources:
-        schema = dataset_schema(source.merge([]))
-        found = []
-        for piece in source.pieces(1):
-            assert list(source.read(piece, 0, schema, {}, found.append)) == []
-        assert {r.reason for r in found} == {"the file cannot be read: No such file or directory"}
-
-
-def test_the_faults_have_their_numbers():
-    assert len(archives.FAULTS) == 6

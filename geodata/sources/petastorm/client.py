@@ -1,9 +1,8 @@
 """The process that reads Petastorm, seen from ours.
 
 Requests go to its standard input as JSON, one a line; answers come from its standard output as
-frames: a letter, the length, and JSON (`J`) or an Arrow stream of one batch (`A`). An answer is a
-run of frames that ends with `{"end": …}`. Each wait has a bound; a process that ends, or says
-nothing for too long, is an error that names what it was reading.
+`frames`. An answer is a run of frames that ends with `{"end": …}`. Each wait has a bound; a process
+that says nothing for too long is an error that names what it was reading.
 """
 
 from __future__ import annotations
@@ -12,25 +11,25 @@ import atexit
 import json
 import logging
 import os
-import select
+import resource
 import signal
-import struct
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import pyarrow as pa
-
 from geodata.errors import StoreError
+from geodata.sources.frames import Ended, Silent, receive
 
 PATIENCE = 300.0
 """Seconds without a byte after which the process counts as lost."""
 
-_FRAME = struct.Struct(">cQ")
-_READ_BYTES = 1 << 20
+MEMORY = 8 << 30
+"""Most bytes of address space: the longest record stands there some times at once."""
+
 _ENDING = 10.0
 
 Place = dict[str, str | int]
@@ -39,6 +38,15 @@ Place = dict[str, str | int]
 
 class Refused(Exception):
     """What the process says it cannot do; the text says why."""
+
+
+class Died(Exception):
+    """The process ended; the text says how."""
+
+    def as_error(self, place: Place) -> StoreError:
+        """Return the error of what is not tried again."""
+        hint = "Memory may be short; run the same command again to go on"
+        return StoreError(str(self), hint=hint, **place)
 
 
 class Worker:
@@ -60,6 +68,9 @@ class Worker:
                 f"the interpreter that reads Petastorm does not start: {error.strerror}",
                 file=str(interpreter),
             ) from error
+        with suppress(AttributeError, OSError):  # of Linux alone
+            resource.prlimit(self._process.pid, resource.RLIMIT_AS, (MEMORY, MEMORY))
+            resource.prlimit(self._process.pid, resource.RLIMIT_CORE, (0, 0))
 
     def __enter__(self) -> Worker:
         return self
@@ -84,15 +95,18 @@ class Worker:
 
     def hello(self) -> dict[str, Any]:
         """Return the versions in the environment."""
-        *_, last = self.ask({"do": "hello"}, {})
+        try:
+            *_, last = self.ask({"do": "hello"}, {})
+        except Died as death:
+            raise death.as_error({}) from None
         said: dict[str, Any] = last
         return said
 
     def ask(self, request: dict[str, Any], place: Place) -> Iterator[Any]:
         """Yield the frames of an answer, the last one's `end` as its value.
 
-        Raises Refused, or StoreError naming `place` if the process is lost; then, and when the
-        caller goes before the end, it is ended.
+        Raises Refused; Died where the process ends; StoreError naming `place` where it is silent:
+        it is ended then, and when the caller goes before the end.
         """
         ended = False
         try:
@@ -104,10 +118,10 @@ class Worker:
                     raise Refused(frame["error"])
                 ended = isinstance(frame, dict) and "end" in frame
                 yield frame["end"] if ended else frame
-        except _Lost as error:
+        except Silent:
             raise StoreError(
-                f"the process that reads Petastorm {error}",
-                hint="Memory may be short; run the same command again to go on",
+                f"the process that reads Petastorm said nothing for {PATIENCE:.0f} seconds",
+                hint="Run the same command again to go on",
                 **place,
             ) from None
         finally:
@@ -131,41 +145,26 @@ class Worker:
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
         except OSError as error:
-            raise _Lost(self._end()) from error
+            raise Died(self._end()) from error
 
     def _frame(self) -> Any:
         """Return the next frame: JSON, or a record batch."""
-        kind, length = _FRAME.unpack(self._exactly(_FRAME.size))
-        data = self._exactly(length)
-        if kind == b"A":
-            with pa.ipc.open_stream(data) as stream:
-                return stream.read_next_batch()
-        return json.loads(data)
-
-    def _exactly(self, length: int) -> bytes:
         assert self._process.stdout is not None
-        descriptor, parts, left = self._process.stdout.fileno(), [], length
-        waiting = select.poll()
-        waiting.register(descriptor, select.POLLIN | select.POLLHUP)
-        while left:
-            if not waiting.poll(PATIENCE * 1000):
-                raise _Lost(f"said nothing for {PATIENCE:.0f} seconds")
-            part = os.read(descriptor, min(left, _READ_BYTES))
-            if not part:
-                raise _Lost(self._end())
-            parts.append(part)
-            left -= len(part)
-        return b"".join(parts)
+        try:
+            return receive(self._process.stdout.fileno(), PATIENCE)
+        except Ended:
+            raise Died(self._end()) from None
 
     def _end(self) -> str:
         """Return how the process ended."""
         try:
             code = self._process.wait(_ENDING)
         except subprocess.TimeoutExpired:
-            return "closed its output"
-        if code < 0:
-            return f"was ended by {signal.Signals(-code).name}"
-        return f"ended with exit code {code}"
+            how = "closed its output"
+        else:
+            by = f"was ended by {signal.Signals(-code).name}" if code < 0 else ""
+            how = by or f"ended with exit code {code}"
+        return f"the process that reads Petastorm {how}"
 
 
 def write_metadata(interpreter: Path, request: dict[str, Any]) -> None:
@@ -188,10 +187,6 @@ def _command(interpreter: Path, script: str) -> list[str]:
     """Return how a script of ours is run: apart from the user's own packages and variables."""
     path = str(files("geodata.sources.petastorm") / script)
     return [str(interpreter), "-I", "-B", "-W", "ignore", path]
-
-
-class _Lost(Exception):
-    """The process is gone, or silent."""
 
 
 _worker: Worker | None = None

@@ -24,23 +24,26 @@ from geodata.sources.listing import Listing
 from geodata.sources.observed import check_name, with_text
 from geodata.sources.options import AS_FOUND, Reading
 from geodata.sources.parquet import ParquetFiles
-from geodata.sources.petastorm.client import Refused, worker_here
+from geodata.sources.petastorm.client import Died, Refused, worker_here
 from geodata.sources.petastorm.environment import needed
 from geodata.sources.unite import conform
 
 _ROW = "__row__"
 _METADATA = "_common_metadata"
+_MOST_DEATHS = 16
+"""Of processes over one row group; then the rest of it is rejected."""
 
 
 class PetastormDataset(Corpus):
     """The Parquet files of a Petastorm dataset."""
 
     kind = "petastorm"
+    reads_own_files = False
 
     def __init__(self, listing: Listing, source_id: str, reading: Reading = AS_FOUND):
         super().__init__(listing, source_id, reading)
         self._parquet = ParquetFiles(listing, source_id, reading)
-        needed()
+        needed(reading.cache)
 
     def pieces(self, target_bytes: int) -> list[Piece]:
         """Return runs of row groups of the files that hold data."""
@@ -54,13 +57,15 @@ class PetastormDataset(Corpus):
 
     def merge(self, scans: Sequence[Scan], *, first_wins: bool = False) -> pa.Schema:  # noqa: ARG002
         """Return the schema that the Unischema means."""
-        worker = worker_here(needed().interpreter)
+        worker = worker_here(needed(self.reading.cache).interpreter)
         try:
             batch, described = worker.ask(
                 {"do": "describe", "root": str(self.root)}, {"file": _METADATA}
             )
         except Refused as error:
             raise SchemaError(str(error), file=f"{self.root}/{_METADATA}") from error
+        except Died as death:
+            raise death.as_error({"file": f"{self.root}/{_METADATA}"}) from None
         for column in described:
             check_name(column["name"], (0, 0), self.files)
         return with_text([_field(column, batch.schema) for column in described])
@@ -95,40 +100,59 @@ class PetastormDataset(Corpus):
         schema: pa.Schema,
         reject: Callable[[Reject], None],
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a row group; those that it does not give are rejected."""
+        """Yield the rows of a row group; those that it does not give are rejected.
+
+        Where the process ends it is asked for the rest; at the same row again, that is rejected.
+        """
         name = self.shown(index)
         missing = set(range(count))
+        died_at: list[int] = []
 
         def refuse(row: int, reason: str) -> None:
             missing.discard(row)
             reject(Reject(name, first_row + row + 1, reason))
 
+        lost = "its row group cannot be read"
+        while missing and len(died_at) < _MOST_DEATHS:
+            try:
+                for frame in self._told(index, group, min(missing), slow=bool(died_at)):
+                    if isinstance(frame, pa.RecordBatch):
+                        rows = frame.column(_ROW).to_pylist()
+                        missing.difference_update(rows)
+                        build = _Builder(schema, frame, self.key(index), name, first_row)
+                        yield from fitting(
+                            build,
+                            len(rows),
+                            lambda i, why, rows=rows: refuse(rows[i], why),  # type: ignore[misc]
+                        )
+                    elif isinstance(frame, dict):
+                        refuse(frame["row"], frame["reason"])
+                break
+            except Refused as error:
+                lost = str(error)
+                break
+            except Died as death:
+                lost = str(death)
+                row = min(missing, default=count)
+                if row in died_at:
+                    refuse(row, lost)
+                died_at.append(row)
+        for row in sorted(missing):
+            refuse(row, lost)
+
+    def _told(self, index: int, group: int, first: int, *, slow: bool) -> Iterator[Any]:
+        """Yield what is told of a row group from the row `first` on, row by row if `slow`."""
         request = {
             "do": "read",
             "root": str(self.root),
             "path": str(self.path(index)),
             "values": _folder_values(self.files.name(index)),
             "group": group,
+            "first": first,
+            "slow": slow,
         }
-        lost = "its row group cannot be read"
-        worker = worker_here(needed().interpreter)
-        try:
-            for frame in worker.ask(request, {"file": name, "unit": group}):
-                if isinstance(frame, pa.RecordBatch):
-                    rows = frame.column(_ROW).to_pylist()
-                    missing.difference_update(rows)
-                    build = _Builder(schema, frame, self.key(index), name, first_row)
-                    yield from fitting(
-                        build,
-                        len(rows),
-                        lambda i, why, rows=rows: refuse(rows[i], why),  # type: ignore[misc]
-                    )
-                elif isinstance(frame, dict):
-                    refuse(frame["row"], frame["reason"])
-        except Refused as error:
-            lost = str(error)
-        for row in sorted(missing):
-            refuse(row, lost)
+        worker = worker_here(needed(self.reading.cache).interpreter)
+        yield from worker.ask(request, {"file": self.shown(index), "unit": group})
 
 
 class _Builder:

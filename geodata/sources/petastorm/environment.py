@@ -1,15 +1,14 @@
 """The virtual environment that Petastorm lives in.
 
-It lies in the user's cache under the digest of its requirements, so that a release with others
-makes a new one. One made elsewhere is linked from there. It counts once its record, written last,
-says that it was tried.
+It lies in the user's folder for caches (~/.cache, unless the caller knows another) under the digest
+of its requirements, so that a release with others makes a new one. One made elsewhere is linked
+from there. It counts once its record, written last, says that it was tried.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import secrets
 import shutil
 import subprocess
@@ -59,33 +58,34 @@ def digest() -> str:
     return hashlib.sha256("\n".join(requirements()).encode()).hexdigest()
 
 
-def default_folder() -> Path:
-    """Return where the environment lies, or the link to it."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "geodata" / f"petastorm-{digest()[:12]}"
+def default_folder(cache: Path | None = None) -> Path:
+    """Return where the environment lies, or the link to it, in the user's folder for caches."""
+    return (cache or Path.home() / ".cache") / "geodata" / f"petastorm-{digest()[:12]}"
 
 
-def ready(folder: Path | None = None) -> Environment | None:
-    """Return the environment in a folder (None: where it lies by default), if it is ready."""
-    place = folder or default_folder()
+def ready(folder: Path) -> Environment | None:
+    """Return the environment in a folder, if it is ready."""
     try:
-        record = json.loads((place / RECORD).read_bytes())
+        record = json.loads((folder / RECORD).read_bytes())
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     except OSError as error:
-        raise StoreError(f"cannot be read: {error.strerror}", file=str(place / RECORD)) from error
+        raise StoreError(f"cannot be read: {error.strerror}", file=str(folder / RECORD)) from error
     if record.get("format_version") != FORMAT_VERSION or record.get("requirements") != digest():
         return None
-    found = Environment(place, record["python"], record["packages"])
+    found = Environment(folder, record["python"], record["packages"])
     return found if found.interpreter.exists() else None
 
 
-def needed() -> Environment:
-    """Return the environment; ConfigError if there is none yet."""
-    found = ready()
+def needed(cache: Path | None = None) -> Environment:
+    """Return the environment in the user's folder for caches; ConfigError if there is none yet."""
+    folder = default_folder(cache)
+    found = ready(folder)
     if found is None:
         raise ConfigError(
-            "reading a Petastorm dataset needs an environment of its own", hint=f"Run: {SETUP}"
+            "what reads and writes Petastorm datasets is not set up",
+            file=str(folder),
+            hint=f"Run: {SETUP}",
         )
     return found
 
@@ -121,9 +121,8 @@ def make(folder: Path, python: str | None) -> Environment:
     return Environment(folder, tried["python"], tried["packages"])
 
 
-def link(folder: Path) -> None:
-    """Let the default place point to an environment that lies elsewhere."""
-    place = default_folder()
+def link(folder: Path, place: Path) -> None:
+    """Let the place where readers look point to an environment that lies elsewhere."""
     if place.resolve() == folder.resolve():
         return
     try:

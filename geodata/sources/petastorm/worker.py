@@ -6,7 +6,8 @@ installed, become empty classes. Images stay encoded, exactly as they are stored
 
     {"do": "hello"}                                  versions
     {"do": "describe", "root"}                       the columns, and their schema as an empty batch
-    {"do": "read", "root", "path", "values", "group"}    the rows of a row group, a few at a time
+    {"do": "read", "root", "path", "values", "group", "first", "slow"}
+                                    the rows of a row group from one on, a few or one at a time
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import pickle
 import signal
 import struct
 import sys
+import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -39,16 +41,21 @@ _BATCH_BYTES = 4 << 20
 _FASTER = 16
 """How many times more rows a batch may have than the one before, whose width is known."""
 
+_MOST_RECORD = (1 << 30) - 1
+
 _LEGACY = ("av.experimental.deepdrive.dataset_toolkit", "av.ml.dataset_toolkit")
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 _TENSORS = (codecs.NdarrayCodec, codecs.CompressedNdarrayCodec)
+_OF_PETASTORM = {
+    unischema: "Unischema UnischemaField",
+    codecs: "ScalarCodec NdarrayCodec CompressedNdarrayCodec CompressedImageCodec",
+}
 _KNOWN: dict[tuple[str, str], Any] = {
-    ("petastorm.unischema", "Unischema"): unischema.Unischema,
-    ("petastorm.unischema", "UnischemaField"): unischema.UnischemaField,
-    ("petastorm.codecs", "ScalarCodec"): codecs.ScalarCodec,
-    ("petastorm.codecs", "NdarrayCodec"): codecs.NdarrayCodec,
-    ("petastorm.codecs", "CompressedNdarrayCodec"): codecs.CompressedNdarrayCodec,
-    ("petastorm.codecs", "CompressedImageCodec"): codecs.CompressedImageCodec,
+    **{
+        (module.__name__, name): getattr(module, name)
+        for module, names in _OF_PETASTORM.items()
+        for name in names.split()
+    },
     ("collections", "OrderedDict"): OrderedDict,
     ("decimal", "Decimal"): Decimal,
     ("numpy", "dtype"): np.dtype,
@@ -105,7 +112,10 @@ class Field:
     def decoded(self, value: Any) -> Any:
         """Return an encoded array as `pa.array` takes it; raise Unreadable if it is another."""
         try:
+            self._check_size(value)
             array = np.asarray(self.field.codec.decode(self.field, value))
+        except Unreadable:
+            raise
         except Exception as error:
             raise Unreadable(f"'{self.name}' cannot be decoded: {type(error).__name__}") from error
         if self.role == "strings":
@@ -116,6 +126,13 @@ class Field:
         if not _complies(array.shape, self.shape):
             raise Unreadable(f"'{self.name}' has shape {self.shape} here, not {array.shape}")
         return array.astype(self.dtype, "C", copy=False)
+
+    def _check_size(self, value: bytes) -> None:
+        """Raise Unreadable for a compressed array that says that it is longer than a record."""
+        if isinstance(self.field.codec, codecs.CompressedNdarrayCodec):
+            with zipfile.ZipFile(io.BytesIO(value)) as content:
+                if sum(member.file_size for member in content.infolist()) > _MOST_RECORD:
+                    raise Unreadable(f"'{self.name}' holds 1 GiB or more once it is decoded")
 
     def tensors(self, arrays: list[Any]) -> pa.Array:
         """Return arrays, or None for null, as a column."""
@@ -133,11 +150,8 @@ class Field:
     def _of_fixed_shape(self, arrays: list[Any], flat: Any) -> pa.Array:
         """Return arrays as lists of one size: those that are there, placed by `take`."""
         made = pa.FixedSizeListArray.from_arrays(pa.array(flat), self.kind.list_size)
-        places, count = [], 0
-        for array in arrays:
-            places.append(None if array is None else count)
-            count += array is not None
-        return made.cast(self.kind).take(pa.array(places, pa.int32()))
+        there = np.array([array is not None for array in arrays])
+        return made.cast(self.kind).take(pa.array(np.cumsum(there) - 1, pa.int32(), mask=~there))
 
 
 def _dtype(found: Any) -> np.dtype[Any] | None:
@@ -242,11 +256,12 @@ class Rows:
         bad: dict[int, str] = {}
         columns = [self._column(field, found, bad) for field in self._fields]
         good = [row for row in range(found.num_rows) if row not in bad]
-        for row, reason in sorted(bad.items()):
-            refuse(first + row, reason)
         rows = pa.array(np.arange(first, first + found.num_rows))
         batch = pa.RecordBatch.from_arrays([rows, *columns], schema=self.schema)
-        return batch.take(pa.array(good, pa.int64())) if bad else batch
+        batch = batch.take(pa.array(good, pa.int64())) if bad else batch
+        for row, reason in sorted(bad.items()):
+            refuse(first + row, reason)
+        return batch
 
     def _column(self, field: Field, found: pa.RecordBatch, bad: dict[int, str]) -> pa.Array:
         index = found.schema.get_field_index(field.name)
@@ -275,23 +290,19 @@ class Rows:
             raise Unreadable(f"'{field.name}' of the folder is no {field.kind}") from error
 
 
-def _converted(array: pa.Array, field: Field, bad: dict[int, str]) -> pa.Array:
-    """Return a column as its type; what does not fit is null, and noted as bad."""
+def _converted(array: pa.Array, field: Field, bad: dict[int, str], row: int = 0) -> pa.Array:
+    """Return a column from `row` on as its type; what does not fit is null, and noted as bad."""
     if array.type.equals(field.kind):
         return array
     try:
         return array.cast(field.kind)
     except pa.ArrowException:
         if len(array) == 1:
-            bad.setdefault(0, f"'{field.name}' is {field.kind} here, this record's does not fit")
+            bad.setdefault(row, f"'{field.name}' is {field.kind} here, this record's does not fit")
             return pa.nulls(1, field.kind)
-    parts = []
-    for row in range(len(array)):
-        found: dict[int, str] = {}
-        parts.append(_converted(array.slice(row, 1), field, found))
-        if found:
-            bad.setdefault(row, found[0])
-    return pa.concat_arrays(parts)
+    return pa.concat_arrays(
+        [_converted(array[i : i + 1], field, bad, i) for i in range(len(array))]
+    )
 
 
 def batches_of(path: str, group: int, names: list[str]) -> Iterator[pa.RecordBatch]:
@@ -337,19 +348,31 @@ class Speaker:
     def _read(self, request: dict[str, Any]) -> int:
         fields = self._fields_of(request["root"])
         rows = Rows(fields, request["values"])
-        done, step = 0, 1
+        done, step, faster = 0, 1, 1 if request["slow"] else _FASTER
         try:
             for found in batches_of(request["path"], request["group"], [f.name for f in fields]):
-                start = 0
+                start = min(found.num_rows, max(0, request["first"] - done))
                 while start < found.num_rows:
-                    batch = rows.batch(found.slice(start, step), done, self._refuse)
-                    self._send(batch)
-                    start, done = start + step, done + min(step, found.num_rows - start)
-                    width = max(1, batch.nbytes // max(1, batch.num_rows))
-                    step = max(1, min(_FASTER * step, _BATCH_BYTES // width))
+                    part = found.slice(start, step)
+                    batch = self._batch(rows, part, done + start)
+                    start += part.num_rows if batch is not None or step == 1 else 0
+                    width = _MOST_RECORD if batch is None else batch.nbytes // max(1, len(batch))
+                    step = max(1, min(faster * step, _BATCH_BYTES // max(1, width)))
+                done += found.num_rows
         except (OSError, pa.ArrowException) as error:
             raise Unreadable("its row group cannot be read") from error
         return done
+
+    def _batch(self, rows: Rows, found: pa.RecordBatch, first: int) -> Any:
+        """Send some rows, and return them; None where they, or the only one, take too much."""
+        try:
+            batch = rows.batch(found, first, self._refuse)
+        except MemoryError:
+            if len(found) == 1:
+                self._refuse(first, "the record takes more memory than there may be")
+            return None
+        self._send(batch)
+        return batch
 
     def _fields_of(self, root: str) -> list[Field]:
         """Return a dataset's columns, as they are now."""
@@ -367,17 +390,19 @@ class Speaker:
         self._say({"row": row, "reason": reason})
 
     def _send(self, batch: pa.RecordBatch) -> None:
-        sink = pa.BufferOutputStream()
+        sizer = pa.MockOutputStream()
+        self._write(sizer, batch)
+        self._out.write(_FRAME.pack(b"A", sizer.size()))
+        self._write(pa.PythonFile(self._out, "w"), batch)
+        self._out.flush()
+
+    def _write(self, sink: Any, batch: pa.RecordBatch) -> None:
         with pa.ipc.new_stream(sink, batch.schema) as stream:
             stream.write_batch(batch)
-        self._frame(b"A", sink.getvalue())
 
     def _say(self, what: dict[str, Any]) -> None:
-        self._frame(b"J", json.dumps(what).encode())
-
-    def _frame(self, kind: bytes, data: Any) -> None:
-        self._out.write(_FRAME.pack(kind, len(data)))
-        self._out.write(data)
+        data = json.dumps(what).encode()
+        self._out.write(_FRAME.pack(b"J", len(data)) + data)
         self._out.flush()
 
 
