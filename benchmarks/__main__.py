@@ -8,6 +8,7 @@ from benchmarks.convert import convert
 from benchmarks.corpus import corpus
 from benchmarks.io import io
 from benchmarks.language import language
+from benchmarks.letters import count_letters
 
 
 @click.group()
@@ -22,7 +23,7 @@ def list_() -> None:
         click.echo(f"{name:12} {command.get_short_help_str(80)}")
 
 
-for command in (convert, corpus, io, language):
+for command in (convert, corpus, io, language, count_letters):
     main.add_command(command)
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@
 
 Apache Arrow is the one in-memory currency. The public API is the functions that the commands call,
 loaded when they are first used: `geodata.convert`, `append`, `shard`, `add_column`, `drop`,
-`compact`, `history`, `rollback`, `gc`, `repair`, `inspect`, `verify`, `list_files`; the loader is
-`geodata.loader.build_loader`.
+`compact`, `history`, `rollback`, `gc`, `repair`, `inspect`, `verify`, `list_files`. `Converting`
+says which keywords `convert` and `append` take, two of which are a `Reading` and a `Preparing`. The
+loader is `geodata.loader.build_loader`.
 `canonical` (row sizes and content digests of Arrow values) and `durable` (whole files, exclusive
 creates) are layers of their own because formats, jobs and the cache all rest on them.
 """
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from geodata.jobs.append import append
     from geodata.jobs.compact import compact
     from geodata.jobs.convert import convert
+    from geodata.jobs.converting import Converting
     from geodata.jobs.drop import drop
     from geodata.jobs.gc import gc
     from geodata.jobs.history import history
@@ -31,8 +33,13 @@ if TYPE_CHECKING:
     from geodata.jobs.rollback import rollback
     from geodata.jobs.shard import shard
     from geodata.jobs.verify import verify
+    from geodata.prepare import Preparing
+    from geodata.sources import Reading
 
 _EXPORTS = {
+    "Converting": "geodata.jobs.converting",
+    "Preparing": "geodata.prepare",
+    "Reading": "geodata.sources",
     "add_column": "geodata.jobs.addcolumn",
     "append": "geodata.jobs.append",
     "compact": "geodata.jobs.compact",
@@ -49,6 +56,9 @@ _EXPORTS = {
 }
 
 __all__ = [
+    "Converting",
+    "Preparing",
+    "Reading",
     "__version__",
     "add_column",
     "append",

@@ -23,12 +23,15 @@ where (file, shard, row, key, region: never a record's content), and what to do 
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 STOPPED = 75
 INTERRUPTED = 130
 
-_FIELDS = ("file", "shard", "unit", "row", "key", "region", "column")
+_FIELDS = ("file", "line", "shard", "unit", "row", "key", "region", "column")
+_BREAK = re.compile(r"\s*[\r\n]\s*")
 
 
 class GeodataError(Exception):
@@ -47,8 +50,10 @@ class GeodataError(Exception):
 
     def __str__(self) -> str:
         where = ", ".join(f"{name} {self.fields[name]}" for name in _FIELDS if name in self.fields)
-        text = f"{self.message} ({where})" if where else self.message
-        return f"{text}. {self.hint}" if self.hint else text
+        text = self.message.rstrip(" .:;,")
+        text = _printable(f"{text} ({where})" if where else text)
+        joint = " " if text.endswith(("?", "!", "…")) else ". "
+        return f"{text}{joint}{_printable(self.hint)}" if self.hint else text
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.message, self.hint, self.fields, self._extra()))
@@ -62,6 +67,14 @@ class GeodataError(Exception):
         return {"error": kind, "message": self.message, "hint": self.hint, **self.fields}
 
 
+def _printable(text: str) -> str:
+    """Return a text as one line that leaves a terminal as it is."""
+    line = _BREAK.sub(" ", text)
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+
+
 def _rebuild(
     kind: type[GeodataError], message: str, hint: str | None, fields: Any, extra: Any
 ) -> GeodataError:
@@ -72,6 +85,11 @@ class ConfigError(GeodataError, ValueError):
     """A config value or an argument is wrong."""
 
     exit_code = 2
+
+    @classmethod
+    def not_for(cls, option: str, given: str, known: Sequence[str]) -> ConfigError:
+        """Return the error of an option that nothing of the `given` kind uses, only the `known`."""
+        return cls(f"{option} is not for {given}", hint=f"It is for {', '.join(known)}")
 
 
 class SchemaError(GeodataError, ValueError):

@@ -23,6 +23,7 @@ from geodata.tags import Tag
 
 FORMAT_VERSION = 2
 METADATA_DIR = "metadata"
+LISTS_DIR = f"{METADATA_DIR}/lists"
 
 _VERSION = re.compile(r"^v?(\d+)(?:\.r(\d+))?$")
 
@@ -41,6 +42,14 @@ class Version:
         if not match or int(match[1]) < 1:
             raise ConfigError(f"'{text}' is no version", hint="Write it like v3")
         return cls(int(match[1]), int(match[2] or 0))
+
+    @classmethod
+    def of_key(cls, key: str) -> Version | None:
+        """Return the version whose index has this key; None if it is no key of one."""
+        name = key.removeprefix(f"{METADATA_DIR}/").removesuffix(".json")
+        match = _VERSION.match(name)
+        found = cls(int(match[1]), int(match[2] or 0)) if match else None
+        return found if found and found.number and found.key == key else None
 
     @property
     def base(self) -> str:
@@ -223,8 +232,8 @@ class Index(_Model):
         try:
             record = json.loads(data)
             found = record["format_version"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ManifestError("not an index", file=name) from error
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ManifestError("a damaged index: not the JSON of one", file=name) from error
         check_version(found, name)
         try:
             return cls.model_validate(record)

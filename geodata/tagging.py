@@ -135,9 +135,11 @@ class Classifier:
         return None if identifier is None else pseudonym(key, identifier)
 
     def schema(self, schema: pa.Schema) -> pa.Schema:
-        """Return the schema of the batches that `pseudonymise` returns."""
+        """Return the schema of the batches that `pseudonymise` returns; ConfigError as there."""
         rule = self._tagging.subject
-        if rule is None or rule.keep:
+        if rule is not None and rule.field.partition(".")[0] not in schema.names:
+            raise _no_field(rule.field, schema.names)
+        if rule is None or rule.keep or rule.field not in schema.names:
             return schema
         return schema.remove(schema.get_field_index(rule.field))
 
@@ -246,10 +248,14 @@ def column(batch: pa.RecordBatch, name: str) -> pa.Array:
     if rest and head in names and pa.types.is_struct(batch.column(head).type):
         members = pa.RecordBatch.from_struct_array(batch.column(head))
         return column(members, rest)
+    raise _no_field(name, names)
+
+
+def _no_field(name: str, names: Sequence[str]) -> ConfigError:
     near = difflib.get_close_matches(name, names, 1)
     known = [other for other in names if other not in SYSTEM]
     hint = f"Did you mean '{near[0]}'?" if near else f"There are {', '.join(known[:10])}"
-    raise ConfigError(f"the records have no field '{name}'", hint=hint)
+    return ConfigError(f"the records have no field '{name}'", hint=hint)
 
 
 def _text(values: pa.Array, name: str) -> pa.Array:

@@ -82,18 +82,37 @@ def test_a_mistake_is_one_line_that_names_it(path, override, told):
     assert caught.value.exit_code == 2
 
 
-def test_broken_yaml_names_the_row(path):
-    path.write_text("dataset: {name: x\nhere: [")
-    with pytest.raises(ConfigError, match=r"not valid YAML.*row \d"):
+@pytest.mark.parametrize(
+    ("text", "told", "line", "column"),
+    [
+        ("dataset: {name: x\nhere: [", "expected", 2, 5),
+        ("here: a\ndataset: {name: x, root: y}\nhere: b\n", "'here' stands twice", 3, 1),
+        ("here: a\nloader: !!int foo", "a value that cannot be read", 2, 9),
+        ("here: a\nloader: {seed: *x}", "undefined alias", 2, 16),
+        ("here: a\nloader: !x 1", "'!x'", 2, 9),
+        ("here: a\n  \x07", "a character that YAML does not allow", 2, 3),
+        ('here: "\\UFFFFFFFF"', "", None, None),
+        ("loader: " + "[" * 5000, "", None, None),
+    ],
+)
+def test_broken_yaml_is_one_line_that_names_file_line_and_column(path, text, told, line, column):
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="not valid YAML: ") as caught:
         load_config(path)
-    path.write_text("here: a\ndataset: {name: x, root: y}\nhere: b\n")
-    with pytest.raises(ConfigError, match=r"'here' stands twice.*row 3"):
-        load_config(path)
+    assert told in caught.value.message
+    where = {} if line is None else {"line": line, "column": column}
+    assert caught.value.fields == {"file": str(path), **where}
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_no_config(path, tmp_path):
     path.write_text("- a list")
     with pytest.raises(ConfigError, match="mapping of sections"):
         load_config(path)
     with pytest.raises(ConfigError, match="no config file.*geodata init"):
         load_config(Path("nowhere.yaml"))
+    with pytest.raises(ConfigError, match=r"the config cannot be read: Is a directory \(file"):
+        load_config(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import click
 from geodata import __version__
 from geodata.cli import commands, converting, editing, foreign, versions
 from geodata.cli.options import fail
-from geodata.errors import INTERRUPTED, STOPPED, GeodataError
+from geodata.errors import INTERRUPTED, STOPPED, ConfigError, GeodataError, StoreError
 
 TEMPLATE = "%(levelname)s %(name)s: %(message)s"
 
@@ -100,8 +100,7 @@ def main() -> None:
     except GeodataError as error:
         code = fail(error, as_json)
     except click.ClickException as error:
-        error.show()
-        code = _ended("Usage", error.format_message(), 2, as_json)
+        code = _misused(error, as_json)
     except (click.Abort, KeyboardInterrupt):
         click.echo("\ninterrupted; run the same command again to go on", err=True)
         code = _ended("Interrupted", "interrupted", INTERRUPTED, as_json)
@@ -112,12 +111,31 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except OSError as error:
-        click.echo(f"error: {error}", err=True)
-        code = _ended("Environment", str(error), 4, as_json)
+        code = _failed(error, as_json)
     except Exception as error:
         _ended("Internal", f"{type(error).__name__}: {error}", 1, as_json)
         raise
     sys.exit(code)
+
+
+def _misused(error: click.ClickException, as_json: bool) -> int:
+    """Say in one line what is wrong with the arguments, and return the exit code."""
+    message = " ".join(error.format_message().split())
+    if message.startswith("Usage:"):  # no command was named: this is the help
+        error.show()
+        return _ended("Usage", "no command", ConfigError.exit_code, as_json)
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    command = context.command_path if context else "geodata"
+    click.echo(f"error: {ConfigError(message, hint=f'See {command} --help')}", err=True)
+    return _ended("Usage", message, ConfigError.exit_code, as_json)
+
+
+def _failed(error: OSError, as_json: bool) -> int:
+    """Say in one line what the machine refused, and return the exit code."""
+    file = error.filename if isinstance(error.filename, str) else None
+    shown = StoreError(error.strerror or str(error) or type(error).__name__, file=file)
+    click.echo(f"error: {shown}", err=True)
+    return _ended("Environment", str(shown), shown.exit_code, as_json)
 
 
 def _ended(kind: str, message: str, code: int, as_json: bool) -> int:

@@ -13,7 +13,12 @@ from geodata.cli.guides import docs
 from geodata.cli.options import (
     FORMATS,
     KINDS,
+    NAME,
+    PATH,
+    PLACE,
+    cache_folder,
     config_option,
+    dry_run_option,
     exif_option,
     json_option,
     load,
@@ -21,7 +26,8 @@ from geodata.cli.options import (
     parse_bytes,
     workers_option,
 )
-from geodata.cli.output import Bar, count, emit, short, size, table
+from geodata.cli.output import Bar, count, emit, prints_aside, short, size, table
+from geodata.errors import ConfigError
 
 if TYPE_CHECKING:
     from geodata.jobs.inspect import InspectReport
@@ -29,21 +35,23 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("source", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), default="geodata.yaml", show_default=True)
+@click.argument("source", type=PATH)
+@click.option("--out", type=PATH, default="geodata.yaml", show_default=True)
 @click.option("--kind", type=KINDS, help="What the source is; default: recognised.")
 @json_option
 def init(source: Path, out: Path, kind: str | None, as_json: bool) -> None:
     """Look at a raw corpus and write a commented config to start from."""
     from geodata.jobs.init import init as run
+    from geodata.sources import Reading
 
-    report = run(source, out, kind=kind)
+    with prints_aside():
+        report = run(source, out, kind=kind, reading=Reading(cache=cache_folder()))
     emit(report, as_json, f"{report.summary}\nwrote {report.config}; edit it, then:\n{report.next}")
 
 
 @click.command()
-@click.argument("source")
-@click.argument("dest", required=False)
+@click.argument("source", type=PLACE)
+@click.argument("dest", type=PLACE, required=False)
 @click.option("--format", type=FORMATS, help="Default: the source's.")
 @click.option("--shard-size", default="256MiB", show_default=True, metavar="SIZE")
 @click.option("--seed", default=0, show_default=True, help="Of the shuffle at write time.")
@@ -51,9 +59,7 @@ def init(source: Path, out: Path, kind: str | None, as_json: bool) -> None:
 @click.option(
     "--pack", type=int, metavar="LENGTH", help="Pack tokens into sequences of one length."
 )
-@click.option(
-    "--tokens", default="tokens", show_default=True, metavar="COLUMN", help="Lists to pack."
-)
+@click.option("--tokens", type=NAME, show_default="tokens", metavar="COLUMN", help="Lists to pack.")
 @click.option(
     "--count-tokens",
     is_flag=False,
@@ -64,7 +70,7 @@ def init(source: Path, out: Path, kind: str | None, as_json: bool) -> None:
 @click.option(
     "--tokenizer", metavar="FILE", help="Counts the tokens of a text: a file, or `bytes`."
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be written.")
+@dry_run_option
 @config_option
 @workers_option
 @json_option
@@ -123,12 +129,10 @@ def _finished(report: ShardReport) -> Iterator[str]:
 
 
 @click.command()
-@click.argument("dataset")
+@click.argument("dataset", type=PLACE)
 @click.option("--head", type=click.IntRange(0), default=0, metavar="N", help="Show N records.")
 @click.option("--shard", metavar="ID", help="Records of the shard whose id begins so.")
-@click.option(
-    "--png", type=click.Path(path_type=Path), metavar="FILE", help="Draw records as one picture."
-)
+@click.option("--png", type=PATH, metavar="FILE", help="Draw records as one picture.")
 @config_option
 @json_option
 def inspect(
@@ -197,7 +201,7 @@ def _inspected(report: InspectReport) -> str:
 
 
 @click.command()
-@click.argument("dataset")
+@click.argument("dataset", type=PLACE)
 @config_option
 @workers_option
 @json_option
@@ -215,7 +219,7 @@ def verify(dataset: str, config_path: Path | None, workers: int | None, as_json:
 
 
 @click.command()
-@click.argument("dataset")
+@click.argument("dataset", type=PLACE)
 @click.option("--files", is_flag=True, help="Only the files, one a line, for foreign engines.")
 @config_option
 @json_option
@@ -223,12 +227,18 @@ def ls(dataset: str, files: bool, config_path: Path | None, as_json: bool) -> No
     """List the shards of DATASET[@VERSION]."""
     from geodata.jobs.ls import list_files
 
+    if files and as_json:
+        raise ConfigError("--files and --json exclude each other", hint="--json names the files")
     listing = list_files(dataset, config=load_if_any(config_path))
     text = "\n".join(s.file for s in listing.shards)
     if not files:
         rows = [(s.region, s.shard, s.category, s.records, size(s.bytes)) for s in listing.shards]
         text = table(["region", "shard", "category", "records", "bytes"], rows)
     emit(listing, as_json, text)
+    for entry in listing.problems:
+        click.echo(f"{entry['region']} is not listed: {entry['problem']}", err=True)
+    if listing.problems:
+        raise click.exceptions.Exit(1)
 
 
 @click.group()

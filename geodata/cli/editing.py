@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from geodata.cli.options import (
+    NAME,
+    PATH,
+    PLACE,
     config_option,
+    dry_run_option,
     exif_option,
     json_option,
     load_if_any,
     parse_bytes,
     workers_option,
 )
-from geodata.cli.output import Bar, count, emit, short, size, table
+from geodata.cli.output import Bar, count, emit, prints_aside, short, size, table
 
 if TYPE_CHECKING:
     from geodata.config import Condition
@@ -24,18 +28,21 @@ if TYPE_CHECKING:
     from geodata.jobs.drop import DropReport
     from geodata.jobs.editing import Touched
 
-_dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done.")
-
 
 @click.command("add-column")
-@click.argument("dataset")
+@click.argument("dataset", type=PLACE)
 @click.argument("name")
 @click.option(
-    "--function", metavar="MODULE:FUNCTION", help="Makes the values of a pyarrow.RecordBatch."
+    "--function",
+    type=NAME,
+    metavar="MODULE:FUNCTION",
+    help="Makes the values of a pyarrow.RecordBatch.",
 )
-@click.option("--join", type=click.Path(path_type=Path), metavar="TABLE", help="Holds the values.")
-@click.option("--on", metavar="COLUMN", help="The table's column of keys.")
-@click.option("--column", metavar="COLUMN", help="The table's column of values; default: NAME.")
+@click.option("--join", type=PATH, metavar="TABLE", help="Holds the values.")
+@click.option("--on", type=NAME, metavar="COLUMN", help="The table's column of keys.")
+@click.option(
+    "--column", type=NAME, metavar="COLUMN", help="The table's column of values; default: NAME."
+)
 @click.option(
     "--type",
     "kind",
@@ -44,7 +51,7 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done.
 )
 @click.option("--replace", is_flag=True, help="Make a column anew that is there already.")
 @exif_option
-@_dry_run
+@dry_run_option
 @config_option
 @workers_option
 @json_option
@@ -69,9 +76,9 @@ def add_column(
     """
     from geodata.jobs.addcolumn import add_column as run
 
-    report = run(
-        dataset, name, type=kind, config=load_if_any(config_path), progress=Bar(), **options
-    )
+    config = load_if_any(config_path)
+    with prints_aside():
+        report = run(dataset, name, type=kind, config=config, progress=Bar(), **options)
     emit(report, as_json, _added(report, options["join"] is not None))
 
 
@@ -98,17 +105,17 @@ def _added(report: AddColumnReport, tabled: bool) -> str:
 
 
 @click.command()
-@click.argument("dataset")
+@click.argument("dataset", type=PLACE)
 @click.option("--key", "keys", multiple=True, metavar="KEY", help="May be given several times.")
 @click.option(
     "--keys",
     "keys_file",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="Keys, one a line.",
 )
 @click.option("--where", metavar="CONDITION", help="Such as '{field: lang, equals: de}'.")
-@_dry_run
+@dry_run_option
 @config_option
 @workers_option
 @json_option
@@ -163,9 +170,9 @@ def _dropped(report: DropReport) -> str:
 
 
 @click.command()
-@click.argument("dataset")
+@click.argument("dataset", type=PLACE)
 @click.option("--shard-size", metavar="SIZE", help="Default: 256MiB, in a staging dataset 64MiB.")
-@_dry_run
+@dry_run_option
 @config_option
 @workers_option
 @json_option

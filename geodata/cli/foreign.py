@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from geodata.cli.options import config_option, json_option, load_if_any, workers_option
+from geodata.cli.options import (
+    PATH,
+    PLACE,
+    cache_folder,
+    config_option,
+    json_option,
+    load_if_any,
+    workers_option,
+)
 from geodata.cli.output import Bar, count, emit, short, size
 
 if TYPE_CHECKING:
@@ -23,17 +31,17 @@ def petastorm() -> None:
 @click.option(
     "--dir",
     "folder",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="DIR",
     help="Where to make it; default: the user's cache.",
 )
-@click.option("--python", metavar="PATH", help="Python 3.11 or 3.12; default: found.")
+@click.option("--python", type=PLACE, metavar="PATH", help="Python 3.11 or 3.12; default: found.")
 @json_option
 def setup(folder: Path | None, python: str | None, as_json: bool) -> None:
     """Make the environment that Petastorm datasets are read in (350 MB, from PyPI)."""
     from geodata.jobs.petastorm import setup as run
 
-    report = run(folder, python)
+    report = run(folder, python, cache=cache_folder())
     emit(report, as_json, _shown(report))
 
 
@@ -43,15 +51,15 @@ def status(as_json: bool) -> None:
     """Say whether there is such an environment; exit 1 if not."""
     from geodata.jobs.petastorm import status as run
 
-    report = run()
+    report = run(cache=cache_folder())
     emit(report, as_json, _shown(report))
     if not report.ready:
         raise click.exceptions.Exit(1)
 
 
 @petastorm.command()
-@click.argument("dataset")
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("dataset", type=PLACE)
+@click.argument("folder", metavar="DIR", type=PATH)
 @click.option("--columns", metavar="A,B,…", help="Only these; the key is `geodata_key`.")
 @click.option("--decode-images", is_flag=True, help="Petastorm decodes images (1 or 3 channels).")
 @config_option
@@ -76,9 +84,10 @@ def export(
         dataset,
         folder,
         config=load_if_any(config_path),
-        columns=columns.split(",") if columns else None,
+        columns=None if columns is None else columns.split(","),
         decode_images=decode_images,
         workers=workers,
+        cache=cache_folder(),
         progress=Bar(),
     )
     denied = f"\n{report.denied:,} records may not be exported from here" if report.denied else ""

@@ -1,4 +1,4 @@
-"""What commands share: options, the config, and how an error is shown."""
+"""What commands share: options, the environment, the config, and how an error is shown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,45 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-FORMATS = click.Choice(["parquet", "webdataset", "hdf5", "hdf5+gzip", "tfrecord"])
+
+class Given(click.Path):
+    """A path or the name of a dataset, as it was typed or as `path_type`; not an empty one."""
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:
+        """Return the value; an empty path would mean the current folder."""
+        if value == "":
+            self.fail("it is empty; `.` is the current folder", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class Named(click.types.StringParamType):
+    """A name that is not empty."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the name."""
+        if value == "":
+            self.fail("it is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+PLACE, PATH, NAME = Given(), Given(path_type=Path), Named()
+
+FORMATS = click.Choice(
+    [
+        "parquet",
+        "webdataset",
+        "webdataset+gzip",
+        "webdataset+xz",
+        "hdf5",
+        "hdf5+gzip",
+        "tfrecord",
+    ]
+)
 KINDS = click.Choice(
     [
         "jsonl",
@@ -37,6 +75,17 @@ KINDS = click.Choice(
 )
 
 
+def several(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
+    """Return one decorator of several options, in their order."""
+
+    def decorate(function: Function) -> Function:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
 def json_option(function: Function) -> Function:
     """Add --json."""
     return click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")(
@@ -49,7 +98,7 @@ def config_option(function: Function) -> Function:
     return click.option(
         "--config",
         "config_path",
-        type=click.Path(path_type=Path),
+        type=PATH,
         metavar="FILE",
         help="Default: geodata.yaml here, if there is one.",
     )(function)
@@ -62,6 +111,11 @@ def workers_option(function: Function) -> Function:
     )(function)
 
 
+def dry_run_option(function: Function) -> Function:
+    """Add --dry-run."""
+    return click.option("--dry-run", is_flag=True, help="Say what would be done.")(function)
+
+
 def exif_option(function: Function) -> Function:
     """Add --exif."""
     return click.option(
@@ -71,6 +125,12 @@ def exif_option(function: Function) -> Function:
         show_default=True,
         help="What cameras add to images; auto strips those of personal data.",
     )(function)
+
+
+def cache_folder() -> Path | None:
+    """Return the user's folder for caches, if the environment names one."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    return Path(named) if named.startswith("/") else None
 
 
 def load(path: Path | None) -> GeodataConfig:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +41,26 @@ class Bar:
     def finish(self) -> None:
         """End the phase."""
         self._bar.close()
+
+
+@contextmanager
+def prints_aside() -> Iterator[None]:
+    """Send to stderr what the user's code prints meanwhile, here and in processes started here."""
+    try:
+        kept = os.dup(1)
+    except OSError:  # stdout is closed
+        yield
+        return
+    out = sys.stdout
+    out.flush()
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        out.flush()  # by whoever holds it since before
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def size(nbytes: float) -> str:

@@ -6,11 +6,17 @@ from pathlib import Path
 
 import click
 
-from geodata.cli.options import config_option, json_option, load_if_any, workers_option
+from geodata.cli.options import (
+    PLACE,
+    config_option,
+    dry_run_option,
+    json_option,
+    load_if_any,
+    workers_option,
+)
 from geodata.cli.output import Bar, count, emit, short, size, table
 from geodata.errors import ConfigError
 
-_dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done.")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -22,7 +28,7 @@ def _seconds(text: str) -> int:
 
 
 @click.command()
-@click.argument("dataset")
+@click.argument("dataset", type=PLACE)
 @config_option
 @json_option
 def history(dataset: str, config_path: Path | None, as_json: bool) -> None:
@@ -35,20 +41,21 @@ def history(dataset: str, config_path: Path | None, as_json: bool) -> None:
             short(v.version),
             f"{v.operation} {short(v.of)}" if v.of else v.operation,
             v.created_at,
-            v.records,
-            v.shards,
-            size(v.bytes),
+            "" if v.records is None else v.records,
+            "" if v.shards is None else v.shards,
+            "" if v.bytes is None else size(v.bytes),
             "" if v.added is None else f"+{v.added} −{v.removed}",
         )
         for v in report.versions
     ]
     head = ["version", "by", "at", "records", "shards", "bytes", "shards ±"]
-    emit(report, as_json, table(head, rows))
+    lines = [f"{short(v.version)} is damaged: {v.damaged}" for v in report.versions if v.damaged]
+    emit(report, as_json, "\n".join([table(head, rows), *lines]))
 
 
 @click.command()
-@click.argument("dataset")
-@_dry_run
+@click.argument("dataset", type=PLACE)
+@dry_run_option
 @config_option
 @json_option
 def rollback(dataset: str, dry_run: bool, config_path: Path | None, as_json: bool) -> None:
@@ -57,7 +64,10 @@ def rollback(dataset: str, dry_run: bool, config_path: Path | None, as_json: boo
 
     report = run(dataset, config=load_if_any(config_path), dry_run=dry_run)
     of, before = short(report.of), short(report.before)
-    change = f"{before} has {report.records_before:,} records, {of} has {report.records:,}"
+    had = (
+        "is damaged" if report.records_before is None else f"has {report.records_before:,} records"
+    )
+    change = f"{before} {had}, {of} has {report.records:,}"
     if report.unchanged:
         text = f"nothing to do: {before} is as {of}"
     elif report.version is None:
@@ -68,10 +78,10 @@ def rollback(dataset: str, dry_run: bool, config_path: Path | None, as_json: boo
 
 
 @click.command()
-@click.argument("dataset")
+@click.argument("dataset", type=PLACE)
 @click.option("--keep", type=click.IntRange(1), metavar="N", help="Give up all but N versions.")
 @click.option("--grace", default="24h", show_default=True, help="What is younger stays.")
-@_dry_run
+@dry_run_option
 @config_option
 @json_option
 def gc(
@@ -108,9 +118,9 @@ def gc(
 
 
 @click.command()
-@click.argument("dataset")
+@click.argument("dataset", type=PLACE)
 @click.option("--drop-lost", is_flag=True, help="Commit a version without what is beyond repair.")
-@_dry_run
+@dry_run_option
 @config_option
 @workers_option
 @json_option
@@ -122,7 +132,7 @@ def repair(
     workers: int | None,
     as_json: bool,
 ) -> None:
-    """Rebuild indexes and sidecars of DATASET[@VERSION]; list what is beyond repair (exit 1)."""
+    """Rebuild what is damaged of DATASET[@VERSION]; list what is beyond repair (exit 1)."""
     from geodata.jobs.repair import repair as run
 
     report = run(
@@ -136,9 +146,12 @@ def repair(
     made = "would be made anew" if dry_run else "made anew"
     lines = [f"{entry['file']} {made}" for entry in report.repaired]
     lines += [
-        f"beyond repair: {entry['file']} {entry['problem']} ({count(entry['records'], 'record')})"
+        f"beyond repair: {entry['file']} {entry['problem']}"
+        + ("" if entry["records"] is None else f" ({count(entry['records'], 'record')})")
         for entry in report.lost
     ]
+    if report.way:
+        lines.append(report.way)
     if report.uncounted:
         lines.append(
             f"{count(len(report.uncounted), 'sidecar')} without the token counts that took a "

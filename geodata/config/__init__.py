@@ -6,7 +6,7 @@ that the trainer validates. An unknown key is refused with the nearest valid nam
 
 from geodata.config.base import Section, parse_size
 from geodata.config.loader import ImageSection, LoaderSection, SplitSection, TextSection
-from geodata.config.reading import DEFAULT_FILE, load_config, parse_flow, validate
+from geodata.config.reading import DEFAULT_FILE, load_config, parse_flow, parse_yaml, validate
 from geodata.config.tagging import Condition, RegionRule, TaggingSection, TagValues
 from geodata.config.whole import CacheSection, GeodataConfig, RedisSection, RegionSection
 
@@ -28,5 +28,6 @@ __all__ = [
     "load_config",
     "parse_flow",
     "parse_size",
+    "parse_yaml",
     "validate",
 ]

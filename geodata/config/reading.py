@@ -18,6 +18,9 @@ DEFAULT_FILE = "geodata.yaml"
 
 Model = TypeVar("Model", bound=BaseModel)
 
+_UNREADABLE = (ValueError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What PyYAML raises beside its own errors."""
+
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> GeodataConfig:
     """Read and validate a config file; `overrides` are `section.key=value`, values in YAML."""
@@ -28,8 +31,9 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> GeodataConfi
             "no config file", file=str(path), hint="geodata init writes one to start from"
         ) from error
     except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot be read: {error}", file=repr(str(path))) from error
-    data = _parse(text, str(path)) or {}
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise ConfigError(f"the config cannot be read: {why}", file=str(path)) from error
+    data = parse_yaml(text, str(path)) or {}
     if not isinstance(data, dict):
         raise ConfigError("the config must be a mapping of sections", file=str(path))
     for override in overrides:
@@ -44,6 +48,15 @@ class _Loader(yaml.SafeLoader):
 
     A key that stands twice in a mapping is an error: the second would silently replace the first.
     """
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Return the value of a node; an error says where one stands that cannot be read."""
+        try:
+            return super().construct_object(node, deep)
+        except _UNREADABLE as error:
+            raise yaml.MarkedYAMLError(
+                problem="a value that cannot be read", problem_mark=node.start_mark
+            ) from error
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Return the mapping of a node whose keys are all different."""
@@ -66,16 +79,27 @@ _Loader.yaml_implicit_resolvers = {
 _Loader.add_implicit_resolver(_BOOL, re.compile("^([Tt]rue|[Ff]alse|TRUE|FALSE)$"), list("tTfF"))
 
 
-def _parse(text: str, name: str) -> Any:
+def parse_yaml(text: str, name: str) -> Any:
+    """Return what a YAML document says; ConfigError naming line and column, from 1, if it cannot.
+
+    `name` is that of the file, or of the argument.
+    """
     try:
         return yaml.load(text, _Loader)
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise ConfigError("not valid YAML: a value that cannot be read", file=name) from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        row = mark.line + 1 if mark else None
-        problem = getattr(error, "problem", None) or "not valid YAML"
-        raise ConfigError(f"not valid YAML: {problem}", file=name, row=row) from error
+    except yaml.reader.ReaderError as error:
+        start = text.rfind("\n", 0, error.position) + 1
+        place = text.count("\n", 0, start) + 1, error.position - start + 1
+        raise _invalid("a character that YAML does not allow", name, *place) from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        at = (mark.line + 1, mark.column + 1) if mark else (None, None)
+        raise _invalid(error.problem or "it cannot be read", name, *at) from error
+    except _UNREADABLE as error:
+        raise _invalid("it cannot be read", name, None, None) from error
+
+
+def _invalid(problem: str, name: str, line: int | None, column: int | None) -> ConfigError:
+    return ConfigError(f"not valid YAML: {problem}", file=name, line=line, column=column)
 
 
 def _override(data: dict[str, Any], override: str) -> None:
@@ -89,7 +113,7 @@ def _override(data: dict[str, Any], override: str) -> None:
         if not isinstance(inner, dict):
             raise ConfigError(f"'{override}': {key} is no section")
         target = inner
-    target[keys[-1]] = _parse(value, override) if value else None
+    target[keys[-1]] = parse_yaml(value, override) if value else None
 
 
 def validate(model: type[Model], data: Mapping[str, Any], where: str = "") -> Model:
@@ -102,7 +126,7 @@ def validate(model: type[Model], data: Mapping[str, Any], where: str = "") -> Mo
 
 def parse_flow(model: type[Model], text: str, where: str) -> Model:
     """Return the `model` that an argument of YAML, such as {field: lang, equals: de}, says."""
-    data = _parse(text, where)
+    data = parse_yaml(text, where)
     if not isinstance(data, dict):
         raise ConfigError(f"'{text}' is no mapping", file=where, hint="Write {name: value, …}")
     return validate(model, data, where)

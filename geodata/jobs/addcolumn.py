@@ -119,6 +119,9 @@ def add_column(
     began = time.monotonic()
     if (function is None) == (join is None):
         raise ConfigError("give a function, or a table", hint="--function, or --join and --on")
+    for option, value in ("--on", on), ("--column", column):
+        if value is not None and function is not None:
+            raise ConfigError.not_for(option, "--function", ["--join"])
     _check_name(name)
     given = None if type is None else field_of(name, type)
     source: _Computed | _Joined
@@ -309,6 +312,9 @@ class _Adding:
         return made if self.given is not None else known
 
     def _shared(self, made: pa.Field, folder: Path) -> Addition:
+        if self.exif != "auto" and schemas.media_of(made) != "image":
+            hint = None if self.given else "Declare it with --type image"
+            raise ConfigError(f"--exif is for images, and the values are {made.type}", hint=hint)
         schema = schemas.from_json(self.edit.index.schema_)
         making = self.source.prepare(folder, schema)
         place = schema.get_field_index(self.name)

@@ -9,32 +9,31 @@ on top of the first, and is checked against it.
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from geodata.catalog import Catalog, Place, locate, make_access
 from geodata.config import GeodataConfig
 from geodata.errors import ConfigError
-from geodata.executors import Executor, get_executor
 from geodata.jobs.appendshards import ShardAppend
 from geodata.jobs.appendsource import SourceAppend
-from geodata.jobs.base import SCHEMA_VERSION, JobFolder, Progress, Silent, digest_of
+from geodata.jobs.base import SCHEMA_VERSION, JobFolder, digest_of
 from geodata.jobs.convert import (
     REPORTED,
-    SHARD_BYTES,
     ConvertReport,
     convert,
     destination,
     identity_of,
+    planned,
 )
-from geodata.jobs.planning import Options
+from geodata.jobs.converting import Converting, check_named, keywords
 from geodata.jobs.shard import SHARD_BYTES as REGION_SHARD_BYTES
 from geodata.manifest import METADATA_DIR
-from geodata.partition.rejects import OnError
-from geodata.prepare import AS_IS, Preparing
-from geodata.sources.base import AS_FOUND, Reading, open_source
 from geodata.tags import STAGING
+
+OF_RAW = ("kind source_id provenance on_error max_errors restart staging").split()
+"""Options, beside those of reading and preparing, that say how a raw corpus is converted."""
 
 
 @dataclass(slots=True)
@@ -42,7 +41,8 @@ class AppendReport:
     """What an append did; records_in = records_out + rejected + duplicates.
 
     `records` is what the dataset holds now; `regions` are those that got records, of a classified
-    dataset. The keys of `unchecked` records, which may not be read here, were not compared.
+    dataset. With `unchecked` records, which may not be read here, those added were not compared. Of
+    `removed` files, which the source has no longer, the records stay.
     """
 
     source: str
@@ -64,6 +64,7 @@ class AppendReport:
     encodings: dict[str, Any] = field(default_factory=dict)
     regions: dict[str, int] = field(default_factory=dict)
     unchecked: int = 0
+    removed: int = 0
     unchanged: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -71,175 +72,140 @@ class AppendReport:
         return {"schema_version": SCHEMA_VERSION, **asdict(self)}
 
 
-def append(
-    source: str | Path,
-    dataset: str | Path,
-    *,
-    config: GeodataConfig | None = None,
-    kind: str | None = None,
-    source_id: str | None = None,
-    reading: Reading = AS_FOUND,
-    preparing: Preparing = AS_IS,
-    provenance: str | None = None,
-    on_error: OnError = "fail",
-    max_errors: int | None = None,
-    dedupe: bool = False,
-    shard_size: int | None = None,
-    staging: Path | None = None,
-    workers: int | None = None,
-    executor: str = "local",
-    ray_address: str | None = None,
-    restart: bool = False,
-    progress: Progress | None = None,
-) -> AppendReport:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendOptions(Converting):
+    """Beside what every conversion takes: the `config`, and `staging`.
+
+    A raw corpus on its way into a classified dataset becomes a staging dataset at `staging`, or is
+    added to the one there; without, to one that goes again.
+    """
+
+    config: GeodataConfig | None = None
+    staging: Path | None = None
+
+
+@keywords(AppendOptions)
+def append(source: str | Path, dataset: str | Path, options: AppendOptions) -> AppendReport:
     """Add the records of `source` to `dataset`, whose schema must hold them.
 
     Of a source that the dataset has already (by its id) only files that were added since are taken;
-    if there is none, nothing is done. Keys stay unique. `dedupe` leaves out records equal to one
-    before or in a staging dataset. A raw corpus on its way into a classified dataset becomes a
-    staging dataset at `staging`, or is added to the one there; without, to one that goes again.
-    Raises ConfigError for files that changed since, SchemaError for a column that does not fit or a
-    key that is there, TooManyBadRecords, PolicyDenied, StoreError.
+    if there is none, nothing is done. One of whose files some were removed since is refused unless
+    `restart` accepts it: their records stay. Keys stay unique. `dedupe` leaves out records equal to
+    one before, or to one that the dataset holds and that may be read here. The keywords are those
+    of `Converting`, and of `AppendOptions`. Raises ConfigError for files that changed since,
+    SchemaError for a column that does not fit or a key that is there, TooManyBadRecords,
+    PolicyDenied, StoreError.
     """
     began = time.monotonic()
-    place = locate(str(dataset), config)
+    check_named(source, "SOURCE")
+    check_named(dataset, "DATASET")
+    place = locate(str(dataset), options.config)
     if place.version is not None:
         raise ConfigError(
             "records are added to the newest version", hint="Name the dataset without a version"
         )
-    asked = _Asked(
-        source=source,
-        kind=kind,
-        source_id=source_id,
-        reading=reading,
-        preparing=preparing,
-        provenance=provenance,
-        on_error=on_error,
-        max_errors=max_errors,
-        dedupe=dedupe,
-        workers=workers,
-        executor=executor,
-        ray_address=ray_address,
-        restart=restart,
-        progress=progress or Silent(),
-    )
     catalog = Catalog.at(place, "append")
     if not _is_dataset(Path(source)):
-        destination(Path(source), Path(place.root))
+        destination(source, place.root)
     if catalog.access.here == STAGING:
-        if staging is not None:
+        if options.staging is not None:
             raise ConfigError("--staging goes with a classified dataset")
-        report = _to_staging(asked, catalog, shard_size or SHARD_BYTES)
+        report = _to_staging(source, options, catalog)
     else:
-        report = _to_regions(asked, place, shard_size or REGION_SHARD_BYTES, staging)
+        report = _to_regions(source, options, place)
     report.seconds = round(time.monotonic() - began, 3)
     return report
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A source, and how the user wants it converted."""
-
-    source: str | Path
-    kind: str | None
-    source_id: str | None
-    reading: Reading
-    preparing: Preparing
-    provenance: str | None
-    on_error: OnError
-    max_errors: int | None
-    dedupe: bool
-    restart: bool
-    workers: int | None
-    executor: str
-    ray_address: str | None
-    progress: Progress
-
-    @property
-    def runner(self) -> Executor:
-        """Return what runs the tasks."""
-        return get_executor(self.executor, self.workers, self.ray_address)
-
-    def converted(self, staging: Path, form: str, anew: bool) -> ConvertReport | AppendReport:
-        """Convert the source into a staging dataset; add it to one that is there, or do it anew."""
-        given = {part.name: getattr(self, part.name) for part in fields(self)}
-        if _is_dataset(staging) and not anew:
-            return append(dataset=staging, **given)
-        return convert(dest=staging, format=form, replace=anew, **given)
-
-    @property
-    def digest(self) -> str:
-        """Return the digest of what is converted and how."""
-        what = str(Path(self.source).absolute()), self.kind, self.source_id, self.provenance
-        how = self.reading.to_json(), self.preparing.to_json(), self.dedupe
-        return digest_of([*what, *how])
-
-
-def _to_staging(asked: _Asked, catalog: Catalog, shard_bytes: int) -> AppendReport:
+def _to_staging(source: str | Path, options: AppendOptions, catalog: Catalog) -> AppendReport:
     """Convert a source as a staging dataset is, and add it."""
-    runner = asked.runner
-    opened = open_source(
-        asked.source, kind=asked.kind, source_id=asked.source_id, reading=asked.reading
-    )
-    options = Options(
-        catalog.index().format,
-        asked.on_error,
-        shard_bytes,
-        asked.preparing,
-        asked.provenance,
-        asked.dedupe,
-    )
-    identity = identity_of(asked.source, opened, asked.reading)
+    how = planned(options, catalog.index().format)
+    runner, opened = options.runner, options.opened(source)
+    identity = identity_of(source, opened, options.reading)
     job = SourceAppend(
-        catalog, opened, asked.reading, identity, options, runner, asked.progress, asked.max_errors
+        catalog,
+        opened,
+        options.reading,
+        identity,
+        how,
+        runner,
+        options.shown,
+        options.max_errors,
     )
-    index, entry = job.run(asked.restart)
+    index, entry = job.run(options.restart)
     about = {"source": identity["source"], "kind": opened.kind, "dest": catalog.root}
     known = {name: entry[name] for name in REPORTED if name in entry}
     return AppendReport(
-        **{**about, **known}, version=index.version, records=index.records, unchanged=not entry
+        **{**about, **known},
+        version=index.version,
+        records=index.records,
+        removed=job.removed,
+        unchanged=not entry,
     )
 
 
-def _to_regions(
-    asked: _Asked, place: Place, shard_bytes: int, staging: Path | None
-) -> AppendReport:
+def _to_regions(source: str | Path, options: AppendOptions, place: Place) -> AppendReport:
     """Classify what is new of a staging dataset, which a raw corpus becomes first."""
-    source = Path(asked.source)
-    if _is_dataset(source):
-        if staging is not None or asked.dedupe:
-            raise ConfigError(
-                "the source is converted already: --staging and --dedupe are not for it"
-            )
-        return _classified(asked, place, shard_bytes, source.absolute(), None)
+    if _is_dataset(Path(source)):
+        _check_converted(options)
+        return _classified(source, options, place, Path(source).absolute(), None)
     form = Catalog.at(place, "append").index().format
-    if staging is not None:
-        made = asked.converted(staging, form, anew=False)
-        return _classified(asked, place, shard_bytes, staging.absolute(), made)
-    area = JobFolder(Path(place.root), f"staging-{asked.digest[:12]}")
+    if options.staging is not None:
+        staging = options.staging.absolute()
+        made = _converted(source, options, staging, form, anew=False)
+        return _classified(source, options, place, staging, made)
+    area = JobFolder(Path(place.root), f"staging-{_digest_of(source, options)[:12]}")
     with area.held():
-        made = asked.converted(area.path / "raw", form, anew=True)
-        report = _classified(asked, place, shard_bytes, area.path / "raw", made)
+        made = _converted(source, options, area.path / "raw", form, anew=True)
+        report = _classified(source, options, place, area.path / "raw", made)
         area.remove()
     return report
 
 
+def _check_converted(options: AppendOptions) -> None:
+    """Raise ConfigError for an option that says how to convert what is converted already."""
+    usual = AppendOptions()
+    other = [name for name in OF_RAW if getattr(options, name) != getattr(usual, name)]
+    given = [f"--{name.replace('_', '-')}" for name in other]
+    given += [*options.reading.options(), *options.preparing.options()]
+    if given:
+        raise ConfigError.not_for(given[0], "what is converted already", ["raw corpora"])
+
+
+def _converted(
+    source: str | Path, options: AppendOptions, staging: Path, form: str, anew: bool
+) -> ConvertReport | AppendReport:
+    """Convert a source into a staging dataset; add it to one that is there, or do it anew."""
+    given = {**options.shared(), "shard_size": None}
+    if _is_dataset(staging) and not anew:
+        return append(source, staging, **given)
+    return convert(source, staging, format=form, replace=anew, **given)
+
+
+def _digest_of(source: str | Path, options: AppendOptions) -> str:
+    """Return the digest of what is converted and how."""
+    what = str(Path(source).absolute()), options.kind, options.source_id, options.provenance
+    how = options.reading.to_json(), options.preparing.to_json(), options.dedupe
+    return digest_of([*what, *how])
+
+
 def _classified(
-    asked: _Asked,
+    source: str | Path,
+    options: AppendOptions,
     place: Place,
-    shard_bytes: int,
     staging: Path,
     made: ConvertReport | AppendReport | None,
 ) -> AppendReport:
     """Classify what is new of the staging dataset, which was `made` of a raw corpus if not None."""
     access = make_access(place.audit, STAGING, "append")
-    job = ShardAppend(
-        place, Catalog(str(staging), access), shard_bytes, asked.runner, asked.progress
-    )
+    nbytes = options.shard_bytes(REGION_SHARD_BYTES)
+    source_of = Catalog(str(staging), access)
+    job = ShardAppend(place, source_of, nbytes, options.dedupe, options.runner, options.shown)
     added = job.run()
     rejected, duplicates = (made.rejected, made.duplicates) if made is not None else (0, 0)
+    duplicates += added.duplicates
     return AppendReport(
-        source=str(asked.source) if made is None else made.source,
+        source=str(source) if made is None else made.source,
         kind="staging" if made is None else made.kind,
         dest=place.root,
         version=added.index.version,
@@ -257,10 +223,11 @@ def _classified(
         encodings={} if made is None else made.encodings,
         regions=added.regions,
         unchecked=added.unchecked,
-        unchanged=not added.records,
+        removed=made.removed if isinstance(made, AppendReport) else 0,
+        unchanged=added.unchanged,
     )
 
 
 def _is_dataset(path: Path) -> bool:
-    """Return whether a dataset lies in a folder."""
-    return any((path / METADATA_DIR).glob("v*.json"))
+    """Return whether a dataset lies in a folder; its indexes may be gone, but for their copies."""
+    return any((path / METADATA_DIR).rglob("v*.json"))

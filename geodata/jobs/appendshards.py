@@ -13,22 +13,20 @@ import pyarrow as pa
 from geodata import schema as schemas
 from geodata.catalog import COMMIT_ATTEMPTS, Catalog, Change, Place
 from geodata.config import TaggingSection
-from geodata.errors import CommitConflict, ConfigError, SchemaError
+from geodata.errors import CommitConflict, ConfigError
 from geodata.executors import Executor
+from geodata.jobs.appendheld import Held
 from geodata.jobs.base import JobFolder, Progress, digest_of
-from geodata.jobs.comparing import check_same, print_shards, prints_folder, repeats_among
+from geodata.jobs.comparing import check_same
 from geodata.jobs.origins import known_shards, sources_of
 from geodata.jobs.sharding import Sharded, Sharding, rules_of, source_entry, told
 from geodata.jobs.target import Target
-from geodata.manifest import Index, Shard
-from geodata.partition.dedupe import Repeats, Stored, key_at
+from geodata.manifest import Index
 from geodata.partition.finishing import Finishing
 from geodata.partition.fitting import Fitting
 from geodata.partition.routing import Rules
-from geodata.policy import Movement
 from geodata.prepare.tokens import BYTES, Counting, tokenizer_digest
-from geodata.schema import KEY, is_label
-from geodata.stores import GatedStore, open_store
+from geodata.schema import is_label
 from geodata.tags import STAGING
 
 ALGORITHM = "append-1"
@@ -38,25 +36,33 @@ ALGORITHM = "append-1"
 class Added:
     """What was added: the version, records by region, and what else the report says of it.
 
-    The keys of `unchecked` records, which may not be read here, were not compared.
+    `duplicates` were left out as repeats. With `unchecked` records, which may not be read here,
+    those added were not compared.
     """
 
     index: Index
     records: int = 0
+    duplicates: int = 0
     bytes_in: int = 0
     shards: int = 0
     bytes_out: int = 0
     regions: dict[str, int] = field(default_factory=dict)
     unchecked: int = 0
+    unchanged: bool = False
 
 
 @dataclass(slots=True)
 class ShardAppend:
-    """Classifies the shards of the staging dataset at `staging` that `place` has not got."""
+    """Classifies the shards of the staging dataset at `staging` that `place` has not got.
+
+    With `dedupe` records go that are equal to one before, or to one of the dataset that may be read
+    here: in all columns as they are stored there, the subject's pseudonym among them.
+    """
 
     place: Place
     staging: Catalog
     shard_bytes: int
+    dedupe: bool
     executor: Executor
     progress: Progress
 
@@ -71,8 +77,11 @@ class ShardAppend:
                 work = self._work(catalog, base, known, folder)
                 if not work.shards:
                     work.forget()
-                    return Added(base)
-                unchecked = self._check_keys(work, base)
+                    return Added(base, unchanged=True)
+                held = Held.of(catalog, base, self.executor)
+                if self.dedupe:
+                    work = held.without_repeats(work)
+                held.check_keys(work)
                 sharded = work.run(self.executor)
                 change = _change(work, base, known, sharded)
                 try:
@@ -82,7 +91,7 @@ class ShardAppend:
                         raise
                     continue
                 work.forget()
-                return _added(index, work, sharded, unchecked)
+                return _added(index, work, sharded, held.unread)
         raise CommitConflict("other writers were always faster", file=catalog.root)
 
     def _work(
@@ -94,7 +103,7 @@ class ShardAppend:
     ) -> Sharding:
         config = self.place.config
         if config is None or config.tagging is None:
-            raise ConfigError("the config has no tagging:", hint="It says where records may live")
+            raise ConfigError("the config has no `tagging`", hint="It says where records may live")
         index = self.staging.index()
         if set(index.regions) != {STAGING}:
             raise ConfigError(
@@ -138,60 +147,6 @@ class ShardAppend:
             fitting=fitting,
         )
 
-    def _check_keys(self, work: Sharding, base: Index) -> int:
-        """Raise SchemaError if a key to add is that of another record that may be read here.
-
-        Returns how many records of the dataset may not.
-        """
-        groups: list[tuple[Stored, list[Shard]]] = []
-        unchecked = 0
-        for region in sorted(base.regions):
-            shards = work.catalog.shards(base, region)
-            seen = [shard for shard in shards if _readable(work.catalog, region, shard)]
-            unchecked += sum(s.live for s in shards) - sum(s.live for s in seen)
-            store = work.catalog.store(base, region)
-            groups.append((_keys_of(work, base, store), seen))
-        first = sum(len(shards) for _, shards in groups)
-        own = open_store(self.staging.root, region=STAGING, access=self.staging.access)
-        groups.append((_keys_of(work, work.index, own), list(work.shards)))
-        prints = [
-            found
-            for stored, shards in groups
-            for found in print_shards(work.folder, self.executor, stored, shards, self.progress)
-        ]
-        files = repeats_among(work.folder, self.executor, prints, first)
-        found = Repeats(prints_folder(work.folder), files).first()
-        if found is not None:
-            stored, shards = groups[-1]
-            raise SchemaError(
-                "two records have one key",
-                key=key_at(stored, shards[found[0] - first], found[1]),
-                hint="Keys are unique: is it the same source, converted another way? With "
-                "--staging DIR what was converted is kept, and what is new is added to it",
-            )
-        return unchecked
-
-
-def _keys_of(work: Sharding, index: Index, store: GatedStore) -> Stored:
-    """Return how the keys of shards are compared that lie in a store."""
-    return Stored(
-        root=store.url,
-        region=store.region,
-        access=store.access,
-        form=index.format,
-        schema=index.schema_,
-        columns=(KEY,),
-        folder=str(prints_folder(work.folder)),
-        stage="keys",
-    )
-
-
-def _readable(catalog: Catalog, region: str, shard: Shard) -> bool:
-    """Return whether policy lets this region read a shard."""
-    here, purpose = catalog.access.here, catalog.access.purpose
-    movement = Movement("read", shard.tag, region, here, purpose, shard.shard_id, shard.live)
-    return catalog.access.gate.decide(movement).allowed
-
 
 def _as_before(
     known: Sequence[dict[str, Any]], schema: pa.Schema, tagging: TaggingSection
@@ -220,25 +175,24 @@ def _fitting(base: Index, index: Index, rules: Rules) -> Fitting:
     """Return how records of a staging dataset become those of the version `base`."""
     target = Target.of(base)
     schema = rules.classifier().schema(schemas.from_json(index.schema_))
-    target.check(schema)
+    wide = schemas.to_json(target.widened(schema))
     columns = [field.name for field in schema if is_label(field) and field.name in index.labels]
     grown = target.grown({name: set(index.labels[name]) for name in columns})
     places = {name: {value: n for n, value in enumerate(grown[name])} for name in columns}
     labels = {n: tuple(places[n][value] for value in index.labels[n]) for n in columns}
-    return Fitting(base.schema_, labels, grown)
+    return Fitting(wide, labels, grown)
 
 
 def _change(
     work: Sharding, base: Index, known: Sequence[dict[str, Any]], sharded: Sharded
 ) -> Change:
     assert work.fitting is not None
-    grown = dict(work.fitting.grown)
     added = {region: shards for region, shards in sharded.shards.items() if shards}
     return Change(
         operation="append",
         plan_digest=work.digest,
         added=added,
-        fields={"labels": grown} if grown != base.labels else {},
+        fields=Target.of(base).changes(work.schema, dict(work.fitting.grown)),
         report={
             "unknown": sharded.unknown,
             "records": base.records + work.records,
@@ -259,6 +213,7 @@ def _added(index: Index, work: Sharding, sharded: Sharded, unchecked: int) -> Ad
     return Added(
         index=index,
         records=work.records,
+        duplicates=work.repeats,
         bytes_in=sum(shard.nbytes for shard in work.shards),
         shards=len(shards),
         bytes_out=sum(shard.nbytes for shard in shards),

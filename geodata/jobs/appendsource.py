@@ -8,13 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from geodata import schema as schemas
 from geodata.catalog import COMMIT_ATTEMPTS, Catalog, Change
 from geodata.errors import CommitConflict, SchemaError
 from geodata.executors import Executor
 from geodata.jobs.base import JobFolder, Progress, digest_of
 from geodata.jobs.comparing import check_same, print_shards, prints_folder, repeats_among
 from geodata.jobs.conversion import Conversion, Written
-from geodata.jobs.convert import REPORTED, check_sizes, entry_of, folder_of
+from geodata.jobs.convert import REPORTED, entry_of, folder_of
 from geodata.jobs.origins import fresh_part, keep_files, sources_of
 from geodata.jobs.planning import Options
 from geodata.jobs.target import Target
@@ -40,6 +41,8 @@ class SourceAppend:
     max_errors: int | None
     root: Path = field(init=False)
     folder: JobFolder = field(init=False)
+    removed: int = field(init=False, default=0)
+    """Files that the dataset took and the source has no longer."""
 
     def __post_init__(self) -> None:
         origin = Target.of(self.catalog.index()).origin
@@ -49,7 +52,6 @@ class SourceAppend:
                 column=self.options.provenance,
                 hint=f"It does so in '{origin}'" if origin else "Leave --provenance out",
             )
-        check_sizes(self.options.format, self.options.shard_size)
         self.options = replace(self.options, provenance=origin)
         self.root = Path(self.catalog.root)
         self.folder = folder_of("append", self.root, self.identity, self.options)
@@ -61,10 +63,11 @@ class SourceAppend:
 
     def _run(self, restart: bool) -> tuple[Index, dict[str, Any]]:
         store = open_store(self.root, region=STAGING, access=self.catalog.access)
+        less = restart
         for _attempt in range(COMMIT_ATTEMPTS):
             base = self.catalog.index()
             known = sources_of(self.catalog, base)
-            source = fresh_part(self.opened, known, store, self.reading)
+            source, self.removed = fresh_part(self.opened, known, store, self.reading, less)
             if source is None:
                 self.folder.remove()
                 return base, {}
@@ -131,11 +134,12 @@ def _change(
     run: Conversion, base: Index, written: Written, sources: list[dict[str, Any]]
 ) -> Change:
     known = {name: sources[-1][name] for name in REPORTED}
+    schema = schemas.from_json(written.schema)
     return Change(
         operation="append",
         plan_digest=digest_of(["append", run.digest]),
         added={STAGING: written.shards},
-        fields={"labels": written.labels} if written.labels != base.labels else {},
+        fields=Target.of(base).changes(schema, written.labels),
         report={**known, "records": base.records + written.records_out, "sources": sources},
     )
 

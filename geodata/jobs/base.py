@@ -113,12 +113,12 @@ class JobFolder:
             os.close(descriptor)
 
     def load(self, name: str) -> dict[str, Any] | None:
-        """Return a stored JSON object, or None."""
+        """Return a stored JSON object; None if there is none, or it is damaged: it is made anew."""
         try:
-            found: dict[str, Any] = json.loads((self.path / f"{name}.json").read_bytes())
-        except FileNotFoundError:
+            found = json.loads((self.path / f"{name}.json").read_bytes())
+        except (FileNotFoundError, ValueError, RecursionError):
             return None
-        return found
+        return found if isinstance(found, dict) else None
 
     def save(self, name: str, value: Mapping[str, Any]) -> None:
         """Store a JSON object."""

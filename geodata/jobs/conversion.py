@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,7 +29,7 @@ from geodata.manifest import Shard
 from geodata.partition.dedupe import Repeats, Stored
 from geodata.partition.rejects import Reasons, check_bound, reasons_of
 from geodata.partition.staging import Staging, StagingTask, print_staging, write_staging
-from geodata.partition.unchanged import check_unchanged, reads_own_files
+from geodata.partition.unchanged import check_unchanged
 from geodata.schema import data_fields
 from geodata.sources.base import Source
 
@@ -49,6 +50,7 @@ class Written:
     quarantine: str | None
     own_keys: bool
     encodings: dict[str, Any]
+    ignored: dict[str, int]
 
 
 @dataclass(slots=True)
@@ -82,7 +84,7 @@ class Conversion:
             plan = self._planned(executor, restart)
             self.folder.clear_work()
             results = self._write(executor, plan, max_errors)
-            if not reads_own_files(self.source):
+            if not self.source.reads_own_files:
                 check_unchanged(self.source, range(len(self.source.files)))
             return self._written(plan, results)
         except (TooManyBadRecords, SchemaError):
@@ -182,7 +184,7 @@ class Conversion:
         held = []
         if self.held is not None:
             stored, shards = self.held
-            stored = replace(stored, columns=shared.columns)
+            stored = replace(stored, schema=shared.schema, columns=shared.columns)
             held = print_shards(self.folder, executor, stored, shards, self.progress)
         self.progress.start("compare", plan["rows"], "records")
         own = self.folder.run(
@@ -247,6 +249,7 @@ class Conversion:
             quarantine=str(self._quarantine) if kept else None,
             own_keys=any(result["own_keys"] for result in results),
             encodings=plan["encodings"],
+            ignored=dict(Counter(self.source.ignored) + Counter(plan.get("ignored"))),
         )
 
 

@@ -10,21 +10,19 @@ from typing import Any
 
 from geodata.catalog import Catalog, make_access, stamp
 from geodata.errors import ConfigError
-from geodata.executors import get_executor
 from geodata.formats import FORMATS
-from geodata.jobs.base import SCHEMA_VERSION, JobFolder, Progress, Silent, digest_of
+from geodata.jobs.base import SCHEMA_VERSION, JobFolder, digest_of
 from geodata.jobs.conversion import Conversion, Written
+from geodata.jobs.converting import Converting, check_named, keywords
 from geodata.jobs.origins import keep_files, sources_of
 from geodata.jobs.planning import Options
 from geodata.manifest import Index
-from geodata.partition.rejects import OnError, check_bound, reasons_of
-from geodata.prepare import AS_IS, Preparing
-from geodata.sources.base import AS_FOUND, Reading, Source, location, open_source
+from geodata.partition.rejects import check_bound, reasons_of
+from geodata.sources.base import Reading, Source, location
 from geodata.stores import open_store
 from geodata.tags import STAGING
 
 SHARD_BYTES = 64 << 20
-MAX_SHARD_BYTES = 1 << 30
 REPORTED = (
     "source kind dest records_in records_out rejected duplicates shards bytes_in bytes_out reasons "
     "ignored quarantine encodings"
@@ -60,59 +58,47 @@ class ConvertReport:
         return {"schema_version": SCHEMA_VERSION, **asdict(self)}
 
 
-def convert(
-    source: str | Path,
-    dest: str | Path,
-    *,
-    format: str = "parquet",
-    kind: str | None = None,
-    source_id: str | None = None,
-    reading: Reading = AS_FOUND,
-    preparing: Preparing = AS_IS,
-    provenance: str | None = None,
-    on_error: OnError = "fail",
-    max_errors: int | None = None,
-    dedupe: bool = False,
-    shard_size: int = SHARD_BYTES,
-    workers: int | None = None,
-    executor: str = "local",
-    ray_address: str | None = None,
-    restart: bool = False,
-    replace: bool = False,
-    progress: Progress | None = None,
-) -> ConvertReport:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvertOptions(Converting):
+    """Beside what every conversion takes: the `format` of the shards, and `replace`.
+
+    A destination that holds another source, or more than this one, is refused unless `replace`
+    makes this one its next version.
+    """
+
+    format: str = "parquet"
+    replace: bool = False
+
+
+@keywords(ConvertOptions)
+def convert(source: str | Path, dest: str | Path, options: ConvertOptions) -> ConvertReport:
     """Convert the raw corpus at `source` into a staging dataset at `dest`.
 
-    A rerun goes on where an earlier run stopped; if nothing changed it does nothing. With
-    `on_error="fail"` the first bad record ends the job; else at most `max_errors` are set aside
-    (None: any number). `dedupe` leaves out records equal to one before. `provenance` names a column
-    that keeps where each record stood. A source that changed since a run was stopped is refused
-    unless bad records had ended that run, or `restart` accepts it. A destination that holds another
-    source, or more than this one, is refused unless `replace` makes this one its next version.
-    Raises SchemaError, TooManyBadRecords, ConfigError, StoreError.
+    A rerun goes on where an earlier run stopped; if nothing changed it does nothing. A source that
+    changed since a run was stopped is refused unless bad records had ended that run, or `restart`
+    accepts it. The keywords are those of `Converting`, and of `ConvertOptions`. Raises SchemaError,
+    TooManyBadRecords, ConfigError, StoreError.
     """
     began = time.monotonic()
-    check_sizes(format, shard_size)
-    root = destination(Path(source), Path(dest))
-    runner = get_executor(executor, workers, ray_address)
-    opened = open_source(source, kind=kind, source_id=source_id, reading=reading)
-    options = Options(format, on_error, shard_size, preparing, provenance, dedupe)
-    identity = identity_of(source, opened, reading)
+    how = planned(options, options.format)
+    root = destination(source, dest)
+    runner, opened = options.runner, options.opened(source)
+    identity = identity_of(source, opened, options.reading)
     catalog = Catalog(str(root), make_access(root / "audit", STAGING, "convert"))
-    folder = folder_of("convert", root, identity, options)
-    run = Conversion(opened, options, identity, folder, root, progress or Silent())
+    folder = folder_of("convert", root, identity, how)
+    run = Conversion(opened, how, identity, folder, root, options.shown)
     with folder.held():
         versions = catalog.versions()
         latest = _latest(catalog)
         known = sources_of(catalog, latest) if latest is not None else []
         mine = next((entry for entry in known if entry["digest"] == run.digest), None)
-        if latest is not None and mine is not None and not restart:
+        if latest is not None and mine is not None and not options.restart:
             folder.remove()
-            check_bound(reasons_of([mine["reasons"]]), max_errors)
+            check_bound(reasons_of([mine["reasons"]]), options.max_errors)
             return _report(mine, latest, began, unchanged=True)
-        if latest is not None and not replace:
+        if latest is not None and not options.replace:
             _check_replaceable(latest, known, identity["source"], root)
-        written = run.run(runner, max_errors, restart)
+        written = run.run(runner, options.max_errors, options.restart)
         entry = entry_of(run, written)
         store = open_store(root, region=STAGING, access=catalog.access)
         files = keep_files(store, run.listed, folder.work)
@@ -122,12 +108,18 @@ def convert(
         return _report(entry, index, began)
 
 
-def check_sizes(format: str, shard_size: int) -> None:
-    """Raise ConfigError for a format that there is not, or shards of a size that cannot be."""
+def planned(options: Converting, format: str) -> Options:
+    """Return what decides the result of a conversion; ConfigError if there is no such format."""
     if format not in FORMATS:
         raise ConfigError(f"no format '{format}'", hint=f"Known: {', '.join(FORMATS)}")
-    if not 0 < shard_size <= MAX_SHARD_BYTES:
-        raise ConfigError(f"shards of {shard_size} bytes", hint="--shard-size is at most 1GiB")
+    return Options(
+        format,
+        options.on_error,
+        options.shard_bytes(SHARD_BYTES),
+        options.preparing,
+        options.provenance,
+        options.dedupe,
+    )
 
 
 def folder_of(what: str, root: Path, identity: dict[str, Any], options: Options) -> JobFolder:
@@ -146,8 +138,11 @@ def identity_of(source: str | Path, opened: Source, reading: Reading) -> dict[st
     }
 
 
-def destination(source: Path, dest: Path) -> Path:
+def destination(source: str | Path, dest: str | Path) -> Path:
     """Return the root of the dataset to be, which may not become part of its own source."""
+    check_named(source, "SOURCE")
+    check_named(dest, "DEST")
+    source, dest = Path(source), Path(dest)
     if re.match(r"\w+:/", str(dest)):
         raise ConfigError(
             "a staging dataset lies in a folder of this machine, not at a URL", file=str(dest)
@@ -208,7 +203,7 @@ def entry_of(run: Conversion, written: Written) -> dict[str, Any]:
         "bytes_in": written.bytes_in,
         "bytes_out": sum(shard.nbytes for shard in written.shards),
         "reasons": written.reasons,
-        "ignored": run.source.ignored,
+        "ignored": written.ignored,
         "quarantine": written.quarantine,
         "own_keys": written.own_keys,
         "encodings": written.encodings,

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from geodata.errors import StoreError
+from geodata.errors import ManifestError, StoreError
 from geodata.jobs.base import JOBS_DIR, JobFolder, digest_of
 
 ELSEWHERE = "elsewhere"
@@ -78,8 +78,17 @@ def _folders(parent: Path) -> list[Path]:
 
 
 def _elsewhere(folder: JobFolder) -> JobFolder | None:
-    """Return the folder that a job is announced to have, if it is there."""
+    """Return the folder that a job is announced to have, if it is there.
+
+    Raises ManifestError where that is damaged: what the job has delivered is not known.
+    """
     told = folder.load(ELSEWHERE)
+    if told is None and (folder.path / f"{ELSEWHERE}.json").exists():
+        raise ManifestError(
+            "where a job keeps what it has done is damaged",
+            file=str(folder.path / f"{ELSEWHERE}.json"),
+            hint="Run that job once more, or remove the folder if there is none",
+        )
     path = Path(told["folder"]) if told is not None else None
     if path is None or not path.is_dir():
         return None
@@ -123,7 +132,9 @@ def _shard_files(folder: JobFolder) -> Iterator[str]:
         for name in os.listdir(folder.path) if folder.path.is_dir() else ():  # noqa: PTH208
             if name.endswith(".json"):
                 with suppress(FileNotFoundError):
-                    yield from _SHARD_FILE.findall((folder.path / name).read_text("utf-8"))
+                    yield from _SHARD_FILE.findall(
+                        (folder.path / name).read_text("utf-8", "replace")
+                    )
 
 
 @contextmanager

@@ -101,7 +101,8 @@ def read_keys(path: Path) -> list[str]:
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, ValueError) as error:
-        raise ConfigError(f"the keys cannot be read: {error}", file=str(path)) from error
+        why = error.strerror if isinstance(error, OSError) else "they are not UTF-8"
+        raise ConfigError(f"the keys cannot be read: {why}", file=str(path)) from error
     keys = [line.removesuffix("\r") for line in lines]
     found = [key for key in keys if key]
     if not found:

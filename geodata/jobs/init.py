@@ -14,7 +14,7 @@ import pyarrow as pa
 from geodata.durable import create_exclusive
 from geodata.errors import ConfigError
 from geodata.jobs.base import SCHEMA_VERSION
-from geodata.sources.base import Source, open_source
+from geodata.sources.base import AS_FOUND, Reading, Source, open_source
 
 LOOK_BYTES = 1 << 20
 COUNTRY_FIELDS = ("country", "country_code", "countrycode", "iso_country", "region", "locale")
@@ -39,9 +39,11 @@ class InitReport:
         return {"schema_version": SCHEMA_VERSION, **asdict(self)}
 
 
-def init(source: Path, out: Path, *, kind: str | None = None) -> InitReport:
+def init(
+    source: Path, out: Path, *, kind: str | None = None, reading: Reading = AS_FOUND
+) -> InitReport:
     """Write a config for the corpus at `source`; ConfigError if `out` exists."""
-    opened = open_source(source, kind=kind)
+    opened = open_source(source, kind=kind, reading=reading)
     columns = _columns(opened)
     names = [field.name for field in columns]
     stem = re.sub(r"[^A-Za-z0-9_-]+", "-", source.resolve().name.partition(".")[0]).strip("-_")

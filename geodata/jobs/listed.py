@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from itertools import starmap, zip_longest
 from pathlib import Path
 from typing import BinaryIO
 
@@ -37,9 +37,9 @@ class Listed:
         self._source = source
         self._parts: dict[range, str] = {}
         digest, self.nbytes, self.count = hashlib.sha256(), 0, 0
-        for line, entry in zip(self._packed(), self._entries(), strict=True):
-            digest.update(line)
-            self.nbytes += entry[1]
+        for name, size, mtime in self._entries():
+            digest.update(_line(name, size, mtime))
+            self.nbytes += size
             self.count += 1
         self.digest = digest.hexdigest()
 
@@ -47,13 +47,13 @@ class Listed:
         return entries_of(self._source.files)
 
     def _packed(self) -> Iterator[bytes]:
-        return (b"%d %d %b\0" % (size, mtime, name) for name, size, mtime in self._entries())
+        return starmap(_line, self._entries())
 
     def lines(self) -> Iterator[bytes]:
         """Yield a line of JSON for each file."""
         for name, size, mtime in self._entries():
-            told = {"name": os.fsdecode(name), "nbytes": size, "mtime_ns": mtime}
-            yield json.dumps(told).encode() + b"\n"
+            told = json.dumps(os.fsdecode(name))
+            yield f'{{"name": {told}, "nbytes": {size}, "mtime_ns": {mtime}}}\n'.encode()
 
     def part(self, numbers: range) -> str:
         """Return the digest of names, sizes and times of some files."""
@@ -61,7 +61,7 @@ class Listed:
             digest = hashlib.sha256()
             for file in map(self._source.files.__getitem__, numbers):
                 name = os.fsencode(file.name)
-                digest.update(b"%d %d %b\0" % (file.nbytes, file.mtime_ns, name))
+                digest.update(_line(name, file.nbytes, file.mtime_ns))
             self._parts[numbers] = digest.hexdigest()
         return self._parts[numbers]
 
@@ -81,6 +81,10 @@ class Listed:
         except FileNotFoundError:
             pass
         return "its files"
+
+
+def _line(name: bytes, size: int, mtime: int) -> bytes:
+    return b"%d %d %b\0" % (size, mtime, name)
 
 
 def _split(file: BinaryIO) -> Iterator[bytes]:

@@ -13,7 +13,7 @@ import heapq
 import io
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -30,6 +30,8 @@ from geodata.stores import GatedStore, open_store
 from geodata.tags import METADATA, STAGING, UNCLASSIFIED, Tag
 
 FORMAT_VERSION = 1
+
+_OTHER = "If this is another source, give it an id of its own: --source-id NAME"
 
 _HEAD = json.dumps({"format_version": FORMAT_VERSION}).encode() + b"\n"
 
@@ -123,21 +125,35 @@ def _lines(store: GatedStore, ref: dict[str, Any], tag: Tag) -> Iterator[dict[st
 
 
 def fresh_part(
-    opened: Source, entries: Iterable[dict[str, Any]], store: GatedStore, reading: Reading
-) -> Source | None:
-    """Return the source with the files alone that the dataset has not got; None if it has all.
+    opened: Source,
+    entries: Iterable[dict[str, Any]],
+    store: GatedStore,
+    reading: Reading,
+    less: bool = False,
+) -> tuple[Source | None, int]:
+    """Return the source with the files alone that the dataset has not got, and how many it lost.
 
-    Raises ConfigError naming a file that the dataset has from this source and that changed since.
+    The source is None if the dataset has all. Raises ConfigError naming a file that the dataset has
+    from this source and that changed since, or, unless there may be `less`, that is gone.
     """
     mine = [entry["files"] for entry in entries if entry.get("source_id") == opened.source_id]
     if not mine:
-        return opened
+        return opened, 0
     known: Iterable[Entry] = heapq.merge(*(_files(store, ref) for ref in mine))
     now: Iterable[Entry] = entries_of(opened.files)
     if not isinstance(opened.files, FileList):  # whose order is that of the names
         known, now = sorted(known), sorted(now)
-    added = {entry[0] for entry in _added(known, now)}
-    return _narrowed(opened, added, reading) if added else None
+    removed = 0
+
+    def gone(name: bytes) -> None:
+        nonlocal removed
+        removed += 1
+        if not less:
+            hint = f"With --restart its records stay, and new files are added. {_OTHER}"
+            raise _differs(name, "is no longer there", hint)
+
+    added = {entry[0] for entry in _added(known, now, gone)}
+    return _narrowed(opened, added, reading) if added else None, removed
 
 
 def _files(store: GatedStore, ref: dict[str, Any]) -> Iterator[Entry]:
@@ -146,28 +162,35 @@ def _files(store: GatedStore, ref: dict[str, Any]) -> Iterator[Entry]:
         yield os.fsencode(file["name"]), file["nbytes"], file["mtime_ns"]
 
 
-def _added(known: Iterable[Entry], now: Iterable[Entry]) -> Iterator[Entry]:
-    """Yield the entries that are not among those known, all of which must be there as they were."""
+def _added(
+    known: Iterable[Entry], now: Iterable[Entry], gone: Callable[[bytes], None]
+) -> Iterator[Entry]:
+    """Yield the entries that are not among those known; `gone` is told of the known that left.
+
+    Raises ConfigError where one is not as it was.
+    """
     have = iter(known)
     old = next(have, None)
     for entry in now:
-        if old is not None and entry[0] > old[0]:
-            raise _gone(old[0], "is no longer there")
+        while old is not None and entry[0] > old[0]:
+            gone(old[0])
+            old = next(have, None)
         if old is None or entry[0] < old[0]:
             yield entry
             continue
         if entry != old:
-            raise _gone(old[0], "changed")
+            raise _differs(old[0], "changed", _OTHER)
         old = next(have, None)
-    if old is not None:
-        raise _gone(old[0], "is no longer there")
+    while old is not None:
+        gone(old[0])
+        old = next(have, None)
 
 
-def _gone(name: bytes, what: str) -> ConfigError:
+def _differs(name: bytes, what: str, hint: str) -> ConfigError:
     return ConfigError(
         f"a file of this source {what} since the dataset took it",
         file=name.decode(errors="backslashreplace"),
-        hint="If this is another source, give it an id of its own: --source-id NAME",
+        hint=hint,
     )
 
 

@@ -27,27 +27,29 @@ class EnvironmentReport:
         return {"schema_version": SCHEMA_VERSION, **asdict(self)}
 
 
-def status() -> EnvironmentReport:
-    """Say whether there is an environment."""
-    found = environment.ready()
-    if found is None:
-        return EnvironmentReport(str(environment.default_folder()), ready=False)
-    return _report(found)
+def status(*, cache: Path | None = None) -> EnvironmentReport:
+    """Say whether there is an environment in the user's folder for caches (None: ~/.cache)."""
+    place = environment.default_folder(cache)
+    found = environment.ready(place)
+    return EnvironmentReport(str(place), ready=False) if found is None else _report(found)
 
 
-def setup(folder: str | Path | None = None, python: str | None = None) -> EnvironmentReport:
+def setup(
+    folder: str | Path | None = None, python: str | None = None, *, cache: Path | None = None
+) -> EnvironmentReport:
     """Make the environment, unless it is there already.
 
-    In a `folder` of the user's it is linked from the default place, where every reader looks.
-    Raises ConfigError, StoreError.
+    It lies in the user's folder for caches (None: ~/.cache), where every reader looks; one in a
+    `folder` of the user's is linked from there. Raises ConfigError, StoreError.
     """
     began = time.monotonic()
-    place = environment.default_folder() if folder is None else Path(folder).absolute()
+    usual = environment.default_folder(cache)
+    place = usual if folder is None else Path(folder).absolute()
     found = environment.ready(place)
     made = found is None
     if found is None:
         found = environment.make(place, python)
-    environment.link(place)
+    environment.link(place, usual)
     report = _report(found)
     report.made, report.seconds = made, round(time.monotonic() - began, 3)
     return report

@@ -31,7 +31,7 @@ from geodata.jobs.petastormcolumns import Column, column_of, ranks_of
 from geodata.manifest import Index, Shard
 from geodata.partition.opening import open_in_place
 from geodata.policy import Movement
-from geodata.schema import KEY, SUBJECT
+from geodata.schema import KEY, SUBJECT, media_of
 from geodata.sources.petastorm.client import write_metadata
 from geodata.sources.petastorm.environment import needed
 from geodata.stores import Access, open_store
@@ -88,21 +88,25 @@ def export(
     columns: Sequence[str] | None = None,
     decode_images: bool = False,
     workers: int | None = None,
+    cache: Path | None = None,
     progress: Progress | None = None,
 ) -> ExportReport:
     """Write the dataset version that `reference` names as a Petastorm dataset into a new folder.
 
     `columns` are those to write (None: all). With `decode_images` Petastorm decodes the images.
-    Raises ConfigError, SchemaError for a column that Petastorm cannot hold, PolicyDenied where
-    nothing may be exported from here, CorruptShard.
+    `cache` is the user's folder for caches, with Petastorm's environment (None: ~/.cache). Raises
+    ConfigError, SchemaError for a column that Petastorm cannot hold, PolicyDenied where nothing may
+    be exported from here, CorruptShard.
     """
     began = time.monotonic()
-    interpreter, shown = needed().interpreter, progress or Silent()
+    interpreter, shown = needed(cache).interpreter, progress or Silent()
     target = _checked(Path(folder).absolute())
     place = locate(reference, config)
     catalog = Catalog.at(place, PURPOSE)
     index = catalog.index(place.version)
     fields = _fields(schemas.from_json(index.schema_), columns)
+    if decode_images and not any(media_of(field) == "image" for field in fields):
+        raise ConfigError("--decode-images is for images, and no column to export holds any")
     made = [column_of(field, decode_images) for field in fields]
     tasks, denied = _allowed(catalog, index)
     if not tasks and not denied:

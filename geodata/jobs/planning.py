@@ -21,7 +21,6 @@ from geodata.jobs.scans import piece_name, scan_pieces
 from geodata.jobs.target import Target
 from geodata.partition.rejects import OnError
 from geodata.partition.staging import StagingTask
-from geodata.partition.unchanged import files_of, reads_own_files
 from geodata.prepare import AS_IS, Preparing, prepared_schema, steps_of
 from geodata.sources.base import Piece, Scan, Source, first_rows
 
@@ -86,8 +85,7 @@ class Planner:
         stored = prepared_schema(read, steps_of(self.options.preparing))
         labels = {column: sorted(found, key=str.encode) for column, found in seen.items()}
         if self.target is not None:
-            self.target.check(stored)
-            stored, labels = self.target.schema, self.target.grown(seen)
+            stored, labels = self.target.widened(stored), self.target.grown(seen)
         plan = {
             "pieces": [asdict(piece) for piece in pieces],
             "first_rows": first_rows(scans),
@@ -96,6 +94,7 @@ class Planner:
             "schema": schemas.to_json(stored),
             "labels": labels,
             "encodings": _encodings(scans),
+            "ignored": _ignored(scans),
         }
         return {**plan, "basis": self._basis(plan, seen)}
 
@@ -130,8 +129,8 @@ class Planner:
 
     def _files_of(self, piece: Piece) -> list[Any]:
         """Return the files that a piece is read from: name, size and time of each."""
-        if reads_own_files(self.source):
-            return [self.listed.part(files_of(piece))]
+        if self.source.reads_own_files:
+            return [self.listed.part(piece.numbers)]
         return [piece.file, piece.files, self.listed.digest]
 
     def _read_schema(self, scans: Sequence[Scan]) -> pa.Schema:
@@ -176,6 +175,14 @@ def _encodings(scans: Sequence[Scan]) -> dict[str, Any]:
         "counts": dict(Counter(encoding for encoding, _ in found.values()).most_common()),
         "files": {name: list(found[name]) for name in least_sure},
     }
+
+
+def _ignored(scans: Sequence[Scan]) -> Counter[str]:
+    """Return how much within the files is of no concern, by what it is."""
+    found: Counter[str] = Counter()
+    for scan in scans:
+        found.update(scan.ignored)
+    return found
 
 
 def _groups(pieces: Sequence[Piece], target: int) -> list[list[int]]:

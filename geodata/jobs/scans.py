@@ -7,6 +7,7 @@ types and schemas and the types seen in values; a scan with anything else in it 
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict
@@ -42,8 +43,7 @@ def scan_pieces(
 
     A source that only glances at its files is scanned in this process, and nothing is kept.
     """
-    glances = getattr(source, "glances", False)
-    executor = LocalExecutor(1) if glances else executor
+    executor = LocalExecutor(1) if source.glances else executor
     kept = _load(folder)
     scans = {n: _decoded(kept[name]) for n, name in enumerate(names) if name in kept}
     missing = [number for number in range(len(pieces)) if number not in scans]
@@ -56,7 +56,7 @@ def scan_pieces(
         for index, scan in finished:
             number = missing[index]
             scans[number] = scan
-            if not glances:
+            if not source.glances:
                 fresh[names[number]] = scan
             nbytes += pieces[number].nbytes
             if nbytes >= _BATCH_BYTES:
@@ -103,6 +103,7 @@ def _encoded(scan: Scan) -> dict[str, Any]:
         "labels": _plain(scan.labels),
         "file": scan.file,
         "encodings": _plain(scan.encodings),
+        "ignored": scan.ignored,
     }
 
 
@@ -114,6 +115,7 @@ def _decoded(data: dict[str, Any]) -> Scan:
         labels=_value(data["labels"]),
         file=data["file"],
         encodings=_value(data["encodings"]),
+        ignored=Counter(data.get("ignored")),
     )
 
 

@@ -41,7 +41,7 @@ def shard(
     seed: int = 0,
     exif: Exif = "auto",
     pack: int | None = None,
-    tokens: str = TOKENS,
+    tokens: str | None = None,
     count_tokens: str | None = None,
     tokenizer: str | None = None,
     workers: int | None = None,
@@ -52,19 +52,21 @@ def shard(
 
     With `dest` all goes there, else to `dataset.root` and to the roots of the regions. `format`
     defaults to the source's. Images of personal data lose what cameras add unless `exif` is "keep";
-    all do with "strip". `pack` makes sequences of so many tokens of the lists in column `tokens`;
-    `count_tokens` names a column whose tokens are counted into the sidecars ("": the only one), a
-    text if there is a `tokenizer` (a file, or "bytes"). Raises ConfigError, PolicyDenied,
-    CommitConflict, StoreError.
+    all do with "strip". `pack` makes sequences of so many tokens of the lists in column `tokens`
+    (None: "tokens"); `count_tokens` names a column whose tokens are counted into the sidecars ("":
+    the only one), a text if there is a `tokenizer` (a file, or "bytes"). Raises ConfigError,
+    PolicyDenied, CommitConflict, StoreError.
     """
     began = time.monotonic()
     if not 0 < shard_size <= MAX_SHARD_BYTES:
         raise ConfigError(f"shards of {shard_size} bytes", hint="--shard-size is at most 1GiB")
     if tokenizer is not None and count_tokens is None:
         raise ConfigError("a tokenizer only counts here", hint="Add --count-tokens [COLUMN]")
+    if tokens is not None and pack is None:
+        raise ConfigError("--tokens names what is packed", hint="Add --pack LENGTH")
     finishing = Finishing(
         exif,
-        None if pack is None else Packing(pack, tokens),
+        None if pack is None else Packing(pack, tokens or TOKENS),
         None if count_tokens is None else Counting(count_tokens, tokenizer),
     )
     run = _prepare(
@@ -92,9 +94,9 @@ def _prepare(
     progress: Progress,
 ) -> _Run:
     if config.tagging is None:
-        raise ConfigError("the config has no tagging:", hint="It says where records may live")
+        raise ConfigError("the config has no `tagging`", hint="It says where records may live")
     if dest is None and config.dataset is None:
-        raise ConfigError("the config has no dataset:", hint="Set dataset.root, or give DEST")
+        raise ConfigError("the config has no `dataset`", hint="Set dataset.root, or give DEST")
     place = locate(source, config)
     if dest is not None and "://" in dest:
         raise ConfigError(f"'{dest}' is a URL", hint="A destination is a folder")

@@ -27,6 +27,7 @@ from geodata.jobs.base import JobFolder, Progress
 from geodata.jobs.deliveries import announce, withdraw
 from geodata.jobs.origins import keep_shards
 from geodata.manifest import Index, Shard
+from geodata.partition.dedupe import LeftOut
 from geodata.partition.finishing import Finishing, check_complete
 from geodata.partition.fitting import Fitting
 from geodata.partition.routing import (
@@ -61,7 +62,7 @@ def rules_of(
     These may lie in none of the roots, and are made now if this is their first use.
     """
     if config.tagging is None:
-        raise ConfigError("the config has no tagging:", hint="It says where records may live")
+        raise ConfigError("the config has no `tagging`", hint="It says where records may live")
     apart = (root, staging, *map(Path, roots.values()))
     keys = {} if dry_run else _subject_keys(config, apart)
     return Rules(config.tagging, config.regions, dt.datetime.now(dt.UTC).date(), keys)
@@ -115,8 +116,8 @@ def source_entry(work: Sharding) -> dict[str, Any]:
 class Sharding:
     """Sends `shards` of the staging dataset `index` to the regions of the dataset in `catalog`.
 
-    With `fitting` their records become those of a dataset that is there. `digest` is of all that
-    decides the result.
+    With `fitting` their records become those of a dataset that is there, but for those `left_out`,
+    of which there are `repeats`. `digest` is of all that decides the result.
     """
 
     staging: Catalog
@@ -134,11 +135,13 @@ class Sharding:
     folder: JobFolder
     progress: Progress
     fitting: Fitting | None = None
+    left_out: LeftOut | None = None
+    repeats: int = 0
 
     @property
     def records(self) -> int:
         """Return how many records there are to classify."""
-        return sum(shard.live for shard in self.shards)
+        return sum(shard.live for shard in self.shards) - self.repeats
 
     @property
     def schema(self) -> pa.Schema:
@@ -174,7 +177,8 @@ class Sharding:
             unknown[part["tag"]["region"]] += part["unknown"]
         return Sharded(by_region, dict(unknown), self.finishing.report(done))
 
-    def _routing(self, plan: Mapping[str, Any] | None = None) -> Routing:
+    def routing(self, plan: Mapping[str, Any] | None = None) -> Routing:
+        """Return how records are classified, and by a plan where they go."""
         destinations = destinations_of(plan) if plan else ()
         return Routing(
             self.staging.root,
@@ -185,21 +189,22 @@ class Sharding:
             self.form,
             self.finishing.packing,
             self.fitting,
+            self.left_out,
             destinations,
         )
 
     def survey(self, executor: Executor) -> dict[str, Any]:
         """Return bytes and records by tag and hash bin, and what is unknown, over all shards."""
-        shards = self.shards
         self.progress.start("survey", self.records, "records")
         bins: dict[str, Counter[int]] = {}
         totals: dict[str, Counter[str]] = {}
-        with closing(executor.run(survey_shard, shards, self._routing())) as finished:
-            for number, found in finished:
+        with closing(executor.run(survey_shard, self.shards, self.routing())) as finished:
+            for _number, found in finished:
                 for tag, part in found.items():
                     bins.setdefault(tag, Counter()).update(part["bins"])
                     totals.setdefault(tag, Counter()).update(part["totals"])
-                self.progress.advance(shards[number].live)
+                records = sum(part["totals"]["records"] for part in found.values())
+                self.progress.advance(records)
         self.progress.finish()
         return {"bins": bins, "totals": totals}
 
@@ -227,7 +232,7 @@ class Sharding:
             SpillTask(shard, str(folder / f"{number:06}.arrow"))
             for number, shard in enumerate(self.shards)
         ]
-        return self._stage("spill", "partition", executor, spill_shard, tasks, self._routing(plan))
+        return self._stage("spill", "partition", executor, spill_shard, tasks, self.routing(plan))
 
     def _write(
         self, executor: Executor, plan: Mapping[str, Any], spills: Sequence[dict[str, Any]]

@@ -1,14 +1,22 @@
-"""The dataset that appended records must fit: its schema and its label maps stay what they are."""
+"""The dataset that appended records must fit: its schema, whose types may widen, and label maps.
+
+A column of the dataset takes a source's values as they are; where its type cannot, it widens to one
+that holds those that are there and those that come, if `formats.widening` knows that none can be
+lost (null to any type, int8 to int64, at any depth). The shards that are there stay as they are.
+Other columns than the dataset's are refused: its schema has the columns that it has.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
 from geodata import schema as schemas
 from geodata.errors import SchemaError
+from geodata.formats.widening import widens
 from geodata.jobs.base import digest_of
 from geodata.manifest import Index
 from geodata.schema import SYSTEM, is_label, is_origin, is_tensor, media_of
@@ -38,35 +46,35 @@ class Target:
         return next((field.name for field in self.schema if is_origin(field)), None)
 
     def aimed(self, read: pa.Schema) -> pa.Schema:
-        """Return `read` with the dataset's fields where these hold whatever the source has."""
+        """Return `read` with the fields that the dataset is to have, where it can have them."""
         known = {field.name: field for field in self.schema}
         return pa.schema(
             [
-                known[field.name]
-                if field.name in known and _holds(known[field.name], field)
-                else field
+                _holding(known[field.name], field) or field if field.name in known else field
                 for field in read
             ]
         )
 
-    def check(self, made: pa.Schema) -> None:
-        """Raise SchemaError naming the first column that the dataset cannot hold."""
-        known = {field.name: field for field in self.schema}
-        for field in made:
-            if field.name in SYSTEM or (field.name not in known and pa.types.is_null(field.type)):
-                continue  # a column that never has a value is none
-            if field.name not in known:
+    def widened(self, made: pa.Schema) -> pa.Schema:
+        """Return the dataset's schema as it is to be, so that it holds records of `made`.
+
+        SchemaError naming the first column that it cannot hold.
+        """
+        found = {field.name: field for field in made if field.name not in SYSTEM}
+        for name, field in found.items():
+            if name not in self.schema.names and not pa.types.is_null(field.type):
                 raise SchemaError(
                     f"the dataset has no such column; the source has it as {_shown(field)}",
-                    column=field.name,
-                    hint="A dataset's schema stays: convert all of it into a new one",
+                    column=name,
+                    hint="A dataset's columns stay: convert all of it into a new one",
                 )
-            if not _holds(known[field.name], field):
-                raise SchemaError(
-                    f"the dataset holds {_shown(known[field.name])}, the source {_shown(field)}",
-                    column=field.name,
-                    hint="Declare its type with --schema, or convert all of it into a new dataset",
-                )
+        return pa.schema([_widened(known, found.get(known.name)) for known in self.schema])
+
+    def changes(self, schema: pa.Schema, labels: Mapping[str, list[str]]) -> dict[str, Any]:
+        """Return what a version's index has in the place of this one's."""
+        same = schema.equals(self.schema, check_metadata=True)
+        changed = {} if same else {"schema_": schemas.to_json(schema)}
+        return changed if labels == self.labels else {**changed, "labels": dict(labels)}
 
     def grown(self, names: Mapping[str, set[str]]) -> dict[str, list[str]]:
         """Return the label maps with these names; those that are new come at the end."""
@@ -77,20 +85,40 @@ class Target:
         return made
 
 
-def _holds(known: pa.Field, found: pa.Field) -> bool:
-    """Return whether a column can take values of a source's, each as it is.
+def _widened(known: pa.Field, found: pa.Field | None) -> pa.Field:
+    """Return a column's field so that it takes a source's values too; SchemaError if none can."""
+    if found is None:
+        return known
+    field = _holding(known, found)
+    if field is None:
+        raise SchemaError(
+            f"the dataset holds {_shown(known)}, the source {_shown(found)}",
+            column=known.name,
+            hint="Declare its type with --schema, or convert both together: "
+            "geodata convert --replace",
+        )
+    return field
+
+
+def _holding(known: pa.Field, found: pa.Field) -> pa.Field | None:
+    """Return the field that holds a column's values and those of a source, None if none does.
 
     Where that depends on the values (integers as float64, positive ones as uint64), reading tells.
     """
     if pa.types.is_null(found.type):
-        return True
+        return known
+    if pa.types.is_null(known.type):
+        return found
     if _role(known) != _role(found):
-        return False
+        return None
     kind = bare(known.type)
     try:
-        return bool(united(kind, _aimed(bare(found.type), kind), "", first_wins=False).equals(kind))
+        both = united(kind, _aimed(bare(found.type), kind), "", first_wins=False)
     except Clash:
-        return False
+        return None
+    if both.equals(kind):
+        return known
+    return known.with_type(both) if widens(known.type, both) else None
 
 
 def _aimed(found: pa.DataType, known: pa.DataType) -> pa.DataType:

@@ -77,7 +77,7 @@ class Loader:
         filters: Path | None,
     ):
         if config.dataset is None:
-            raise ConfigError("the config has no dataset:", hint="Set dataset.name and root")
+            raise ConfigError("the config has no `dataset`", hint="Set dataset.name and root")
         section = config.loader
         place = locate(config.dataset.name, config)
         self.region = region or place.here()

@@ -22,7 +22,7 @@ from geodata.canonical import ContentHasher
 from geodata.durable import storing
 from geodata.errors import ConfigError, GeodataError, SchemaError
 from geodata.formats import ShardReader, unit_bytes_for
-from geodata.formats.joined import held_schema
+from geodata.formats.joined import as_written, held_schema
 from geodata.formats.slices import spread
 from geodata.partition.cutter import metadata_of
 from geodata.partition.finishing import Exif, strips, without_extras
@@ -154,11 +154,9 @@ def _written(shared: Addition, placed: Placed, reader: ShardReader, done: dict[s
     """Return the shard with its new column, whose file lies in the work folder; count in `done`."""
     edited, shard, name = shared.edited, placed.shard, shared.column
     whole = schemas.from_json(shared.schema)
-    held = {name, *held_schema(reader).names}
-    after = pa.schema([field for field in whole if field.name in held])
     field = whole.field(name)
     own = pa.schema([whole.field(KEY), field])
-    hasher = ContentHasher(after, shard.content_digest)
+    content = _Content(reader, whole, field, shard.content_digest)
     path = Path(edited.work[placed.region]) / f"column-{shard.shard_id}{edited.format.suffix}"
     values, strip = shared.making.opened(), strips(shared.exif, shard.tag)
     with storing(path):
@@ -179,16 +177,37 @@ def _written(shared: Addition, placed: Placed, reader: ShardReader, done: dict[s
             if strip:
                 column, count = without_extras(column, "Leave them with --exif keep")
                 done["stripped"] += count
-            arrays = {
-                **dict(zip(batch.schema.names, batch.columns, strict=True)),
-                name: column.column(1),
-            }
-            hasher.update(
-                pa.RecordBatch.from_arrays([arrays[n] for n in after.names], schema=after)
-            )
+            content.add(unit, batch, column.column(1))
             writer.write(column)
         writer.close()
-    return seal_column(edited.format, path, shard, name, hasher.hexdigest())
+    return seal_column(edited.format, path, shard, name, content.hexdigest())
+
+
+class _Content:
+    """The digest of what a shard's files hold, each column as it is there, and of one added."""
+
+    def __init__(self, reader: ShardReader, whole: pa.Schema, added: pa.Field, like: str):
+        self._written, self._added = as_written(reader), added.name
+        kept = [field for field in self._written.schema if field.name != added.name]
+        self._narrow = [f.name for f in kept if f.type != reader.schema.field(f.name).type]
+        types = {field.name: field.type for field in [*kept, added]}
+        held = [field for field in whole if field.name in types]
+        self._schema = pa.schema([field.with_type(types[field.name]) for field in held])
+        self._hasher = ContentHasher(self._schema, like)
+
+    def add(self, unit: int, batch: pa.RecordBatch, values: pa.Array) -> None:
+        """Take a unit's rows, which were read as those of the dataset, and their new values."""
+        arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
+        if self._narrow:
+            narrow = self._written.read_unit(unit, self._narrow)
+            arrays |= dict(zip(narrow.schema.names, narrow.columns, strict=True))
+        arrays[self._added] = values
+        columns = [arrays[name] for name in self._schema.names]
+        self._hasher.update(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+
+    def hexdigest(self) -> str:
+        """Return the digest of all that was taken."""
+        return self._hasher.hexdigest()
 
 
 def _check_labels(values: pa.Array, labels: int | None, shard: str, name: str) -> None:

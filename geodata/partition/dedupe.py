@@ -9,7 +9,7 @@ of a bucket (equal first bits) are a slice of each; memory holds one bucket.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from geodata import schema as schemas
 from geodata.canonical import row_digests
-from geodata.durable import replacing
+from geodata.durable import reading_kept, replacing
 from geodata.formats import get_format
 from geodata.formats.base import ShardReader
 from geodata.manifest import Shard
@@ -186,6 +186,32 @@ class Repeats:
         return min(heads, default=None)
 
 
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Which records of shards are left out, as repeats: `items` are the numbers of the shards.
+
+    `files` lie in `folder`; see `find_repeats`.
+    """
+
+    folder: str
+    files: tuple[str, ...]
+    items: Mapping[str, int]
+
+    def rows(self, shard_id: str) -> Rows:
+        """Return which rows of a shard are left out, ascending."""
+        return Repeats(Path(self.folder), self.files).rows(self.items[shard_id])
+
+
+def without(batch: pa.RecordBatch, repeated: Rows, first: int) -> pa.RecordBatch:
+    """Return the rows that do not repeat, of a batch whose first row has the number `first`."""
+    low, high = np.searchsorted(repeated, [first, first + batch.num_rows])
+    if low == high:
+        return batch
+    kept = np.ones(batch.num_rows, bool)
+    kept[(repeated[low:high] - np.uint64(first)).astype(np.int64)] = False
+    return batch.filter(pa.array(kept))
+
+
 def _bucket(path: Path, bucket: int, bits: int) -> Table:
     """Return the part of a run whose digests begin with the bits of the bucket."""
     run = _load(path)
@@ -198,7 +224,8 @@ def _bucket(path: Path, bucket: int, bits: int) -> Table:
 
 
 def _load(path: Path) -> Table:
-    found: Table = np.load(path, mmap_mode="r", allow_pickle=False)
+    with reading_kept(path):
+        found: Table = np.load(path, mmap_mode="r", allow_pickle=False)
     return found
 
 

@@ -25,6 +25,11 @@ from geodata.tags import Tag
 
 Exif = Literal["auto", "keep", "strip"]
 
+UNSTRIPPED = (
+    "Convert with --encode, or with --strip-exif --on-error skip; or shard with --exif keep"
+)
+"""How to go on where an image cannot be stripped."""
+
 _BATCH_ROWS = 1 << 16
 _IMAGE_BYTES = 8 << 20
 """About how much is held twice while images are stripped."""
@@ -136,11 +141,7 @@ class Finisher:
         return [with_tokens(sealed, part) for sealed, part in zip(shards, parts, strict=True)]
 
     def _stripped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        made, count = without_extras(
-            batch,
-            "Convert with --encode, or with --strip-exif --on-error skip; "
-            "or shard with --exif keep",
-        )
+        made, count = without_extras(batch, UNSTRIPPED)
         self.done["stripped"] = self.done.get("stripped", 0) + count
         return made
 

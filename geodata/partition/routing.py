@@ -21,12 +21,13 @@ import pyarrow.compute as pc
 from geodata import schema as schemas
 from geodata.catalog import make_access
 from geodata.config import RegionSection, TaggingSection
-from geodata.durable import replacing
+from geodata.durable import reading_kept, replacing
 from geodata.errors import SchemaError
-from geodata.formats import get_format
+from geodata.formats import ShardReader, get_format
 from geodata.manifest import Shard
 from geodata.order import UInt64s, hash_keys
 from geodata.partition.cutter import ShardCutter
+from geodata.partition.dedupe import LeftOut, without
 from geodata.partition.finishing import Finisher, Finishing
 from geodata.partition.fitting import Fitting
 from geodata.partition.opening import open_in_place
@@ -62,7 +63,7 @@ class Routing:
 
     `schema` and `form` are those of the staging shards, `target` is the format of those to be. With
     `packing` only the columns that sequences are made of go on; with `fitting` records become those
-    of a dataset that is there.
+    of a dataset that is there; those `left_out` do not.
     """
 
     root: str
@@ -73,6 +74,7 @@ class Routing:
     target: str
     packing: Packing | None = None
     fitting: Fitting | None = None
+    left_out: LeftOut | None = None
     destinations: Sequence[Destination] = ()
 
 
@@ -107,9 +109,7 @@ def destinations_of(plan: Mapping[str, Any]) -> list[Destination]:
     return found
 
 
-def _classified(
-    routing: Routing, shard: Shard
-) -> Iterator[tuple[pa.RecordBatch, Classes, UInt64s]]:
+def classified(routing: Routing, shard: Shard) -> Iterator[tuple[pa.RecordBatch, Classes, UInt64s]]:
     """Yield a staging shard's units with the class and the hash of each record."""
     access = make_access(Path(routing.root) / "audit", STAGING, "shard")
     store = open_store(routing.root, region=STAGING, access=access)
@@ -117,11 +117,10 @@ def _classified(
     reader = open_in_place(get_format(routing.form), store, shard, schema)
     classifier = routing.rules.classifier()
     try:
-        for unit in range(len(reader.unit_slots)):
-            batch = reader.read_unit(unit)
-            classes = classifier.classify(batch)
-            hashes = hash_keys(batch.column(KEY).to_pylist(), "shard", routing.seed)
-            batch = classifier.pseudonymise(batch, classes)
+        for staged in _kept(routing, shard, reader):
+            classes = classifier.classify(staged)
+            hashes = hash_keys(staged.column(KEY).to_pylist(), "shard", routing.seed)
+            batch = classifier.pseudonymise(staged, classes)
             if routing.packing is not None:
                 batch = batch.select(routing.packing.columns)
             if routing.fitting is not None:
@@ -131,11 +130,23 @@ def _classified(
         reader.close()
 
 
+def _kept(routing: Routing, shard: Shard, reader: ShardReader) -> Iterator[pa.RecordBatch]:
+    """Yield the records of each unit but those left out."""
+    left_out = routing.left_out.rows(shard.shard_id) if routing.left_out else None
+    first = 0
+    for unit, slots in enumerate(reader.unit_slots):
+        batch = reader.read_unit(unit)
+        kept = batch if left_out is None else without(batch, left_out, first)
+        first += slots
+        if kept.num_rows:
+            yield kept
+
+
 def survey_shard(routing: Routing, shard: Shard) -> dict[str, Any]:
     """Return, by tag digest, the bytes in each hash bin and the totals of a staging shard."""
     form = get_format(routing.target)
     found: dict[str, Any] = {}
-    for batch, classes, hashes in _classified(routing, shard):
+    for batch, classes, hashes in classified(routing, shard):
         sizes = form.row_nbytes(batch)
         tokens = np.zeros(batch.num_rows, np.int64)
         if routing.packing is not None:
@@ -195,7 +206,7 @@ def _runs(routing: Routing, shard: Shard) -> Iterator[pa.Table]:
     """Yield a staging shard's records with number of tag and hash, some 64 MiB at a time."""
     held: list[pa.RecordBatch] = []
     nbytes = 0
-    for batch, classes, hashes in _classified(routing, shard):
+    for batch, classes, hashes in classified(routing, shard):
         marked = batch.append_column(HASH, pa.array(hashes, pa.uint64()))
         held.append(marked.append_column(TAG, pa.array(classes.number)))
         nbytes += batch.nbytes
@@ -264,7 +275,7 @@ def write_shard(output: Output, task: WriteTask) -> dict[str, Any]:
     """Gather one destination from all spills, in the order of the hashes, and deliver it."""
     batches = []
     for path, numbers in task.sources:
-        with pa.memory_map(path) as file:
+        with reading_kept(Path(path)), pa.memory_map(path) as file:
             reader = pa.ipc.open_file(file)
             batches += [reader.get_batch(number) for number in numbers]
     table = pa.Table.from_batches(batches)

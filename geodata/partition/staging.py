@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,9 +17,9 @@ from geodata import schema as schemas
 from geodata.catalog import make_access
 from geodata.formats import get_format
 from geodata.partition.cutter import ShardCutter
-from geodata.partition.dedupe import Prints, Repeats
+from geodata.partition.dedupe import Prints, Repeats, without
 from geodata.partition.rejects import OnError, Rejects
-from geodata.partition.unchanged import check_unchanged, files_of, reads_own_files
+from geodata.partition.unchanged import check_unchanged
 from geodata.prepare import Preparing, Refuse, run_steps, steps_of
 from geodata.schema import KEY
 from geodata.sources.base import Piece, Reject, Source
@@ -85,7 +83,7 @@ def write_staging(shared: Staging, task: StagingTask) -> dict[str, Any]:
     own_keys = False
     with Rejects(shared.on_error, shared.max_errors, place) as rejects:
         for batch in _prepared(shared, task, rejects):
-            kept = _without(batch, repeated, seen)
+            kept = without(batch, repeated, seen)
             seen += batch.num_rows
             records += kept.num_rows
             own_keys = own_keys or not _made_keys(kept.column(KEY), shared.source.source_id)
@@ -127,16 +125,6 @@ def _prepared(
             yield made if made.schema.equals(stored) else schemas.fit(made, stored)
 
 
-def _without(batch: pa.RecordBatch, repeated: npt.NDArray[np.uint64], first: int) -> pa.RecordBatch:
-    """Return the rows that do not repeat, of a batch whose first row has the number `first`."""
-    low, high = np.searchsorted(repeated, [first, first + batch.num_rows])
-    if low == high:
-        return batch
-    kept = np.ones(batch.num_rows, bool)
-    kept[(repeated[low:high] - np.uint64(first)).astype(np.int64)] = False
-    return batch.filter(pa.array(kept))
-
-
 def _made_keys(keys: pa.Array, source_id: str) -> bool:
     """Return whether all keys are made of the source's id, so that no other source has them."""
     made = pc.or_(pc.starts_with(keys, f"{source_id}/"), pc.starts_with(keys, f"{source_id}#"))
@@ -145,9 +133,9 @@ def _made_keys(keys: pa.Array, source_id: str) -> bool:
 
 def _check_unchanged(source: Source, task: StagingTask) -> None:
     """Refuse a task whose files changed since they were listed."""
-    if reads_own_files(source):
+    if source.reads_own_files:
         for piece, _ in task.pieces:
-            check_unchanged(source, files_of(piece))
+            check_unchanged(source, piece.numbers)
 
 
 def _refusing(batch: pa.RecordBatch, reject: Callable[[Reject], None]) -> Refuse:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from geodata.errors import ConfigError
-from geodata.prepare.base import Preparing, Refuse
+from geodata.prepare.base import QUALITY, Preparing, Refuse
 from geodata.prepare.exif import CannotStrip, stripped
 from geodata.prepare.pixels import (
     Refused,
@@ -45,9 +45,8 @@ class PreparedImages:
         self._verify, self._side = preparing.verify, preparing.max_side
         self._anew = preparing.encode is not None
         self._strip = preparing.exif == "strip"
-        self._writing = Writing(
-            preparing.max_side, preparing.encode, preparing.quality, not self._strip
-        )
+        quality = QUALITY if preparing.quality is None else preparing.quality
+        self._writing = Writing(preparing.max_side, preparing.encode, quality, not self._strip)
         if self._verify or self._side or self._anew:
             require_codecs()
 

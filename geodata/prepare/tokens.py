@@ -163,7 +163,7 @@ def tokenizer_digest(path: str) -> str:
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError as error:
-        raise ConfigError(f"the tokenizer cannot be read: {error}", file=path) from error
+        raise ConfigError(f"the tokenizer cannot be read: {error.strerror}", file=path) from error
 
 
 def open_tokenizer(path: str) -> Encode:

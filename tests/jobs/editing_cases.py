@@ -34,7 +34,7 @@ def make_dataset(root, form="parquet", count=120, shard_size=6_000):
     for before, after in ROOTS.items():
         text = text.replace(before, after)
     (root / "geodata.yaml").write_text(text)
-    convert(root, format=form, shard_size=40_000 if form == "webdataset" else 8_000)
+    convert(root, format=form, shard_size=40_000 if form.startswith("webdataset") else 8_000)
     shard(root, shard_size=shard_size)
     return config_of(root)
 

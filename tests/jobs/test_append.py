@@ -194,7 +194,8 @@ def test_what_an_earlier_release_converted_takes_more(place):
     for name in ("sources", "duplicates"):
         del record["report"][name]
     path.write_text(json.dumps(record))
-    shutil.rmtree(place / "raw/metadata/sources")
+    for name in ("sources", "copies"):
+        shutil.rmtree(place / "raw/metadata" / name)
     convert = {"workers": 1, "shard_size": 1_000}
     assert geodata.convert(place / "old.jsonl", place / "raw", **convert).unchanged
     with pytest.raises(SchemaError, match=r"two records have one key \(key old\.jsonl#1"):

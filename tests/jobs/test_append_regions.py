@@ -128,7 +128,7 @@ def test_records_that_do_not_fit_are_refused(posts):
     with pytest.raises(ConfigError, match="goes with a classified dataset"):
         append(posts, "more.jsonl", dataset=str(posts / "data/raw"), staging=posts / "x")
     with pytest.raises(ConfigError, match="converted already"):
-        append(posts, "data/raw", dedupe=True)
+        append(posts, "data/raw", provenance="origin")
     with pytest.raises(ConfigError, match="classified"):
         append(posts, "data/posts", dataset=str(posts / "data/posts"))
 

@@ -7,7 +7,7 @@ Where each row is tested, beside this file:
 - success while children still write: `test_jobs_killed`, `executors/test_ray`
 - starting from zero after a crash: `test_convert_resume`, `test_jobs_killed`, `soak/`
 - append that overwrites or repeats: `test_append`, `test_append_regions`
-- a duplicate tar member: `sources/test_source_webdataset`, `formats/test_tarindex`
+- a duplicate tar member: `sources/test_source_webdataset_damage`, `formats/test_tarindex`
 - index and shard that disagree: `test_versions`, `formats/test_tarindex`, `formats/conformance`
 - row groups too large or tiny: `formats/conformance`, `formats/test_units`
 - a column over 2 GiB: `sources/test_source_parquet_rows`, `formats/test_units`

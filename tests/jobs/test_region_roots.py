@@ -31,12 +31,13 @@ def test_bytes_and_lists_lie_in_their_regions_root(roots):
     convert(roots)
     report = shard(roots)
     assert report.records_out == 300
-    assert files(roots / "eu/posts") == {("data", "region=eu-central"), ("metadata", "lists")}
-    assert files(roots / "disk/us/posts") == {("data", "region=us-east"), ("metadata", "lists")}
+    kept = {("metadata", "copies"), ("metadata", "lists")}
+    assert files(roots / "eu/posts") == {("data", "region=eu-central"), *kept}
+    assert files(roots / "disk/us/posts") == {("data", "region=us-east"), *kept}
     at_index = files(roots / "data/posts")
     assert at_index == {
         ("data", "region=ap-northeast"),
-        ("metadata", "lists"),
+        *kept,
         ("metadata", "sources"),
         ("metadata", "v000001.json"),
     }

@@ -33,7 +33,7 @@ WANTED = float(os.environ.get("GEODATA_SOAK_GB", "20")) * GB
 SPARE = 5 * GB
 """Bytes of the disk that are left alone."""
 
-TOO_LONG = "the record holds 2 GiB or more"
+TOO_LONG = "the record holds 1 GiB or more"
 
 
 @pytest.fixture
