@@ -12,6 +12,7 @@ import os
 import secrets
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from geodata.errors import StoreError
@@ -118,6 +119,16 @@ def sync(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def syncing(path: Path) -> Iterator[None]:
+    """Flush a finished file to the disk while the body reads it."""
+    with ThreadPoolExecutor(1) as pool:
+        flushed = pool.submit(sync, path)
+        yield
+        with storing(path):
+            flushed.result()
 
 
 @contextlib.contextmanager

@@ -76,7 +76,7 @@ class ShardWriter(Protocol):
         """Append rows; the schema must equal the shard's."""
 
     def close(self) -> None:
-        """Write what is buffered and the trailer; sync the file to disk."""
+        """Write what is buffered and the trailer."""
 
 
 @runtime_checkable

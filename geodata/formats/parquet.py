@@ -4,8 +4,8 @@ Columns stand under their own names and, where Parquet has them, their own types
 lowered: seconds to milliseconds, `date64` to a timestamp, lists of fixed size (tensors of fixed
 shape too) to lists, narrow decimals to wide ones and those of an odd scale to their bytes, an
 interval to its 16 bytes, a struct without fields to one with a null. Encoded media are stored
-plain (no compression, dictionary or statistics), all else with zstd. The file's key-value metadata
-hold the shard's own, and `geodata.schema` as JSON.
+plain (no compression, dictionary or statistics), and so are the few numbers beside them; all else
+with zstd. The file's key-value metadata hold the shard's own, and `geodata.schema` as JSON.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from geodata.canonical import row_nbytes
-from geodata.durable import sync
 from geodata.errors import CorruptShard, GeodataError, ObjectNotFound, SchemaError
 from geodata.formats.base import VERSION_KEY, UnitRange, check_version, stamped
 from geodata.formats.lowering import Lowering, retype
@@ -97,13 +96,12 @@ class ParquetWriter:
             self._write_unit(unit)
 
     def close(self) -> None:
-        """Write the last unit and the footer; sync the file to disk."""
+        """Write the last unit and the footer."""
         for unit in self._units.flush():
             self._write_unit(unit)
         self._file.close()
         self.nbytes = self._sink.tell()
         self._sink.close()
-        sync(self._path)
 
     def _write_unit(self, batches: list[pa.RecordBatch]) -> None:
         unit = one_batch(batches)
@@ -250,11 +248,13 @@ def _view_of(kind: pa.DataType) -> pa.DataType | None:
 def _layout(schema: pa.Schema, stored: pa.Schema) -> dict[str, object]:
     """Return what Parquet is to do with each leaf: codec, dictionary and statistics."""
     media = {field.name for field in schema if media_of(field) in ("image", "audio")}
+    few = {field.name for field in schema if media and pa.types.is_primitive(field.type)}
     leaves = _leaves(stored)
+    packed = [leaf for leaf in leaves if leaf not in media | few]
     return {
-        "compression_level": {leaf: ZSTD_LEVEL for leaf in leaves if leaf not in media},
-        "compression": {leaf: "none" if leaf in media else "zstd" for leaf in leaves},
-        "use_dictionary": [leaf for leaf in leaves if leaf not in media and leaf != KEY],
+        "compression_level": dict.fromkeys(packed, ZSTD_LEVEL),
+        "compression": {**dict.fromkeys(leaves, "none"), **dict.fromkeys(packed, "zstd")},
+        "use_dictionary": [leaf for leaf in packed if not media and leaf != KEY],
         "write_statistics": [leaf for leaf in leaves if leaf not in media],
     }
 

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
-from itertools import starmap, zip_longest
+from itertools import islice, starmap, zip_longest
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,13 +21,17 @@ Entry = tuple[bytes, int, int]
 """Name, bytes, modification time in ns."""
 
 _READ_BYTES = 1 << 20
+_RUN = 4096
+"""Files that are taken at once."""
 
 
-def entries_of(files: Sequence[SourceFile]) -> Iterator[Entry]:
-    """Yield the files of a source."""
+def entries_of(files: Sequence[SourceFile], numbers: range | None = None) -> Iterator[Entry]:
+    """Yield the files of a source, or those of some numbers, one after another."""
+    numbers = range(len(files)) if numbers is None else numbers
     if isinstance(files, FileList):
-        return ((name, size, mtime) for name, size, mtime, *_member in files.entries())
-    return ((os.fsencode(file.name), file.nbytes, file.mtime_ns) for file in files)
+        return (entry[:3] for entry in files.entries(numbers.start, numbers.stop))
+    chosen = map(files.__getitem__, numbers)
+    return ((os.fsencode(file.name), file.nbytes, file.mtime_ns) for file in chosen)
 
 
 class Listed:
@@ -37,10 +41,11 @@ class Listed:
         self._source = source
         self._parts: dict[range, str] = {}
         digest, self.nbytes, self.count = hashlib.sha256(), 0, 0
-        for name, size, mtime in self._entries():
-            digest.update(_line(name, size, mtime))
-            self.nbytes += size
-            self.count += 1
+        entries = self._entries()
+        while run := list(islice(entries, _RUN)):
+            digest.update(b"".join(starmap(_line, run)))
+            self.nbytes += sum(size for _, size, _ in run)
+            self.count += len(run)
         self.digest = digest.hexdigest()
 
     def _entries(self) -> Iterator[Entry]:
@@ -50,25 +55,20 @@ class Listed:
         return starmap(_line, self._entries())
 
     def lines(self) -> Iterator[bytes]:
-        """Yield a line of JSON for each file."""
-        for name, size, mtime in self._entries():
-            told = json.dumps(os.fsdecode(name))
-            yield f'{{"name": {told}, "nbytes": {size}, "mtime_ns": {mtime}}}\n'.encode()
+        """Yield a line of JSON for each file, some lines at once."""
+        return _together(starmap(_told, self._entries()))
 
     def part(self, numbers: range) -> str:
         """Return the digest of names, sizes and times of some files."""
         if numbers not in self._parts:
-            digest = hashlib.sha256()
-            for file in map(self._source.files.__getitem__, numbers):
-                name = os.fsencode(file.name)
-                digest.update(_line(name, file.nbytes, file.mtime_ns))
-            self._parts[numbers] = digest.hexdigest()
+            lines = starmap(_line, entries_of(self._source.files, numbers))
+            self._parts[numbers] = hashlib.sha256(b"".join(lines)).hexdigest()
         return self._parts[numbers]
 
     def write(self, path: Path) -> None:
         """Keep the list, for `difference`."""
         with replacing(path) as temporary, temporary.open("wb") as file:
-            file.writelines(self._packed())
+            file.writelines(_together(self._packed()))
 
     def difference(self, path: Path) -> str:
         """Return the first file that is not as it stands in a list that was kept."""
@@ -81,6 +81,19 @@ class Listed:
         except FileNotFoundError:
             pass
         return "its files"
+
+
+def _told(name: bytes, size: int, mtime: int) -> bytes:
+    return b'{"name": %b, "nbytes": %d, "mtime_ns": %d}\n' % (_json(name), size, mtime)
+
+
+def _json(name: bytes) -> bytes:
+    return json.dumps(os.fsdecode(name)).encode()
+
+
+def _together(lines: Iterator[bytes]) -> Iterator[bytes]:
+    while run := b"".join(islice(lines, _RUN)):
+        yield run
 
 
 def _line(name: bytes, size: int, mtime: int) -> bytes:

@@ -56,9 +56,9 @@ def keep_files(store: GatedStore, listed: Listed, work: Path) -> dict[str, Any]:
     with storing(path):
         work.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
-            for line in chain([_HEAD], listed.lines()):
-                digest.update(line)
-                file.write(line)
+            for lines in chain([_HEAD], listed.lines()):
+                digest.update(lines)
+                file.write(lines)
     key = _key(digest.hexdigest())
     store.put(key, path, UNCLASSIFIED)
     return {"path": key, "sha256": digest.hexdigest(), "count": listed.count}

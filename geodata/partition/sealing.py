@@ -1,6 +1,7 @@
 """Seals a finished shard: fixes what the manifest promises of it.
 
-The file is read back once for the digests of the whole, of its units and of the frame around them.
+The file is read back once for the digests of the whole, of its units and of the frame around them,
+while the disk takes it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy.typing as npt
 
 from geodata.catalog import tag_of_file
 from geodata.digests import PREFIX, digest_of, hex_of
-from geodata.durable import storing
+from geodata.durable import storing, syncing
 from geodata.errors import CorruptShard
 from geodata.formats import Format
 from geodata.formats.joined import MAIN, beside, column_part
@@ -80,7 +81,8 @@ def _described(
     if form.index_suffix:
         paths[index] = path.with_name(path.name + form.index_suffix)
         form.write_index(path, paths[index])
-    digest, measured = measure(form, path, paths.get(index), like)
+    with syncing(path):
+        digest, measured = measure(form, path, paths.get(index), like)
     with storing(paths[units]):
         paths[units].write_bytes(measured.to_bytes())
     stem = f"{stem}-{digest[:12]}{form.suffix}"
@@ -118,22 +120,21 @@ def measure(form: Format, path: Path, index: Path | None, like: str = PREFIX) ->
     The latter are of the kind of the digest `like`.
     """
     ranges = form.units(path, index)
-    size = path.stat().st_size
+    gaps = list(_gaps([(r.offset, r.length) for r in ranges], path.stat().st_size))
+    parts = [*((r.offset, r.length, r.slots) for r in ranges), *((*gap, 0) for gap in gaps)]
+    whole, pieces = hashlib.sha256(), {}
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         view = memoryview(data)
         try:
-            whole = hashlib.sha256(view).hexdigest()
-            units = tuple(_piece(view, r.offset, r.length, r.slots, like) for r in ranges)
-            gaps = _gaps([(r.offset, r.length) for r in ranges], size)
-            frame = tuple(_piece(view, offset, length, 0, like) for offset, length in gaps)
+            for offset, length, slots in sorted(parts):
+                part = view[offset : offset + length]
+                whole.update(part)
+                pieces[offset, length] = Piece(offset, length, slots, digest_of(part, like))
+                part.release()
         finally:
             view.release()
-    return whole, Units(units, frame)
-
-
-def _piece(view: memoryview, offset: int, length: int, slots: int, like: str) -> Piece:
-    digest = digest_of(view[offset : offset + length], like)
-    return Piece(offset, length, slots, digest)
+    units = tuple(pieces[r.offset, r.length] for r in ranges)
+    return whole.hexdigest(), Units(units, tuple(pieces[gap] for gap in gaps))
 
 
 def _gaps(ranges: list[tuple[int, int]], size: int) -> Iterator[tuple[int, int]]:

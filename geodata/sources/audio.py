@@ -17,7 +17,7 @@ from geodata.errors import ConfigError
 from geodata.schema import label_field, media_field
 from geodata.sources.audioheaders import audio_info
 from geodata.sources.base import SUFFIXES, OnDisk, Piece, Reject, Scan
-from geodata.sources.batches import Unfit, assemble
+from geodata.sources.batches import Unfit
 from geodata.sources.corpus import Corpus
 from geodata.sources.listing import FileList, Listing, SourceFile
 from geodata.sources.options import AS_FOUND, Reading
@@ -105,18 +105,13 @@ class AudioFolder:
         """Yield the files that are whole audio; labels are indices into `labels["label"]`."""
         numbers = {name: number for number, name in enumerate(labels.get(LABEL, ()))}
 
-        def examine(name: str, data: bytes) -> tuple[bytes, int | None, str | None, *About]:
-            about = about_audio(data)
-            return data, self._label(name, numbers), self._transcripts.of(name), *about
+        def examine(name: str, content: memoryview) -> tuple[int | None, str | None, *About]:
+            about = about_audio(bytes(content))
+            return self._label(name, numbers), self._transcripts.of(name), *about
 
-        names = ("audio", LABEL, TRANSCRIPT, *(field.name for field in ABOUT))
-        for keys, records in self._audio.whole_records(piece, examine, reject):
-            columns = {
-                name: pa.array(values, schema.field(name).type)
-                for name, values in zip(names, zip(*records, strict=True), strict=True)
-                if name in schema.names
-            }
-            yield assemble(schema, keys, columns, self._audio.origin_of(keys))
+        names = (LABEL, TRANSCRIPT, *(field.name for field in ABOUT))
+        for found in self._audio.whole_records(piece, examine, reject):
+            yield found.batch("audio", names, schema, self._audio.origin_of(found.keys))
 
     def _label(self, name: str, numbers: dict[str, int]) -> int | None:
         folder = self._audio.class_of(name)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import cached_property, partial
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 from geodata.sources import compressed
 from geodata.sources.agreement import Agreement
@@ -17,6 +17,7 @@ from geodata.sources.archives import FAULTS, Archives, Member, opened_member
 from geodata.sources.base import OnDisk, Piece, Reject
 from geodata.sources.batches import BATCH_BYTES, Origin, Unfit
 from geodata.sources.compressed import Damaged, Unpacked
+from geodata.sources.contents import Contents, Known
 from geodata.sources.encodings import (
     CERTAIN,
     HEAD_BYTES,
@@ -51,8 +52,6 @@ _READ_AHEAD = 1 << 17
 _KEPT_BYTES = 64 << 20
 """Bytes of a compressed file that are kept before it is known that it is not too long."""
 
-_Kept = TypeVar("_Kept")
-
 
 class Corpus:
     """The files of one corpus. Its kinds derive from it; nothing is held open between calls."""
@@ -69,6 +68,7 @@ class Corpus:
         self.source_id = source_id
         self.files: FileList = listing.files
         self.ignored = listing.ignored
+        self._root = str(listing.root)
         self._single = listing.single
         self._archives = listing.archives
         self._archive_names = frozenset(listing.archives)
@@ -79,11 +79,10 @@ class Corpus:
 
     def on_disk(self, index: int) -> OnDisk:
         """Return where the file `index`, or its archive, lies, and its size and time there."""
-        file, member = self.files[index], self.files.member(index)
+        files, member = self.files, self.files.member(index)
         if member is not None:
-            return self._archive(member.archive), None, file.mtime_ns
-        path = str(self.root) if self._single else f"{self.root}/{file.name}"
-        return path, file.nbytes, file.mtime_ns
+            return self._archive(member.archive), None, files.mtime_ns(index)
+        return self._path_of(files.name(index)), files.nbytes(index), files.mtime_ns(index)
 
     def opened(self, index: int) -> BinaryIO:
         """Return the content of the file `index` as a stream, unpacked from what it is packed in.
@@ -199,7 +198,7 @@ class Corpus:
 
     def _archive(self, number: int) -> str:
         name = self._archives[number]
-        return f"{self.root}/{name}" if name else str(self.root)
+        return f"{self._root}/{name}" if name else self._root
 
     def shown(self, index: int) -> str:
         """Return the name of the file `index`, printable whatever its bytes."""
@@ -239,44 +238,59 @@ class Corpus:
     def whole_records(
         self,
         piece: Piece,
-        examine: Callable[[str, bytes], _Kept],
+        examine: Callable[[str, memoryview], Known],
         reject: Callable[[Reject], None],
-    ) -> Iterator[tuple[list[str], list[_Kept]]]:
-        """Yield the keys and contents of the piece's files, about 8 MiB at a time.
+    ) -> Iterator[Contents[Known]]:
+        """Yield the piece's files, about 8 MiB at a time.
 
-        `examine(name, bytes)` returns what is kept of a file's bytes, or raises Unfit.
+        `examine(name, content)` returns what is known of a file, or raises Unfit.
         """
-        keys: list[str] = []
-        kept: list[_Kept] = []
-        nbytes = 0
+        found = Contents[Known](BATCH_BYTES)
         with Archives(self._archive) as archives:
             for index in piece.numbers:
-                name, data = self.files.name(index), b""
+                name, content = self.files.name(index), None
                 try:
-                    data = self._content(index, name, archives)
-                    made = examine(name, data)
+                    content = self._read_into(found, index, name)
+                    if content is None:
+                        data = self._content(index, name, archives)
+                        if not found.fits(len(data)):
+                            if found.keys:
+                                yield found
+                            found = Contents[Known](max(BATCH_BYTES, len(data)))
+                        content = found.put(data)
+                    known = examine(name, content)
                 except Unfit as error:
-                    reject(Reject(_printable(name), None, str(error), data))
-                    continue
-                if keys and nbytes + len(data) > BATCH_BYTES:
-                    yield keys, kept
-                    keys, kept, nbytes = [], [], 0
-                keys.append(self._key_of(name))
-                kept.append(made)
-                nbytes += len(data)
-        if keys:
-            yield keys, kept
+                    reject(Reject(_printable(name), None, str(error), bytes(content or b"")))
+                else:
+                    found.keep(self._key_of(name), known, len(content))
+        if found.keys:
+            yield found
 
     def content(self, index: int) -> bytes:
         """Return all of the file `index`, unpacked; raise Unfit if it cannot be a record."""
         with Archives(self._archive) as archives:
             return self._content(index, self.files.name(index), archives)
 
+    def _path_of(self, name: str) -> str:
+        return self._root if self._single else f"{self._root}/{name}"
+
     def _key_of(self, name: str) -> str:
         return self.source_id if self._single else f"{self.source_id}/{name}"
 
     def _keyed(self, name: str) -> bool:
         return self._single or name.isascii() or _printable(name) == name
+
+    def _read_into(self, found: Contents[Any], index: int, name: str) -> memoryview | None:
+        """Read a plain file to where there is room; None where there is not, or of any other."""
+        member, nbytes = self.files.member(index), self.files.nbytes(index)
+        if member or not found.fits(nbytes) or nbytes > MAX_RECORD:
+            return None
+        if _compression_of(name) or not self._keyed(name):
+            return None
+        try:
+            return found.read(self._path_of(name), nbytes)
+        except OSError as error:
+            raise Unfit(unreadable(error)) from error
 
     def _content(self, index: int, name: str, archives: Archives) -> bytes:
         if not self._keyed(name):
@@ -289,7 +303,7 @@ class Corpus:
             if packed:
                 data = self._unpacked(index)
             elif member is None:
-                data = _bytes_of(str(self.root) if self._single else f"{self.root}/{name}", nbytes)
+                data = _bytes_of(self._path_of(name), nbytes)
             else:
                 data = _content_of(member, nbytes, archives)
         except OSError as error:

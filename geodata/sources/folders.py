@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 
 from geodata.errors import ConfigError, MissingExtra
-from geodata.schema import data_fields, label_field, media_field
+from geodata.schema import label_field, media_field
 from geodata.sources.base import Piece, Reject, Scan
-from geodata.sources.batches import Unfit, assemble
+from geodata.sources.batches import Unfit
 from geodata.sources.corpus import Corpus
 from geodata.sources.headers import image_size
 from geodata.sources.listing import Listing
@@ -54,10 +54,12 @@ class ImageFolder(Corpus):
 
     def scan(self, piece: Piece) -> Scan:
         """Count the files and collect their classes."""
-        files = range(piece.file, piece.file + piece.files)
-        found = {self.class_of(self.files.name(i)) for i in files if self.named_in_utf8(i)}
-        labels = {LABEL: {name for name in found if name}} if self.labelled else {}
+        labels = {LABEL: self._classes(piece)} if self.labelled else {}
         return Scan(piece.files, piece.files, labels=labels, file=piece.file)
+
+    def _classes(self, piece: Piece) -> set[str]:
+        names = map(self.files.name, piece.numbers)
+        return {folder for name in names if self._keyed(name) and (folder := self.class_of(name))}
 
     def merge(self, scans: Sequence[Scan], *, first_wins: bool = False) -> pa.Schema:  # noqa: ARG002
         """Return `image`, `label` where there are classes, `width` and `height` in pixels."""
@@ -76,18 +78,12 @@ class ImageFolder(Corpus):
         """Yield the files that are whole images; labels are indices into `labels["label"]`."""
         numbers = {name: number for number, name in enumerate(labels.get(LABEL, ()))}
 
-        def examine(name: str, data: bytes) -> tuple[bytes, int | None, int, int]:
-            return data, self._label(name, numbers), *image_size(data)
+        def examine(name: str, content: memoryview) -> tuple[int | None, int, int]:
+            return self._label(name, numbers), *image_size(content)
 
-        names = ("image", LABEL, "width", "height")
-        filled = {field.name for field in data_fields(schema)}
-        for keys, images in self.whole_records(piece, examine, reject):
-            columns = {
-                name: pa.array(values, schema.field(name).type)
-                for name, values in zip(names, zip(*images, strict=True), strict=True)
-                if name in filled
-            }
-            yield assemble(schema, keys, columns, self.origin_of(keys))
+        for images in self.whole_records(piece, examine, reject):
+            about = (LABEL, "width", "height")
+            yield images.batch("image", about, schema, self.origin_of(images.keys))
 
     def _label(self, name: str, numbers: dict[str, int]) -> int | None:
         if not self.labelled:

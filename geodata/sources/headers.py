@@ -22,17 +22,24 @@ _PASSED_OVER = frozenset({0xC4, 0xDD, 0xFE, _SCAN})
 """Huffman tables, restart interval, comment, scan header: Pillow only asks that they are there."""
 _BARE = frozenset({0x01, *range(0xD0, 0xD9)})
 """Markers that no length follows."""
+_MOST_HEADERS = 4 << 10
+"""Bytes of a plain JPEG before its first scan."""
+_TAIL = 64
+"""Bytes among which the end usually is."""
 _SURELY_FEW = 1 << 26
 """Pixels of an image that Pillow surely does not take for a bomb."""
 
 
-def image_size(data: bytes) -> tuple[int, int]:
+def image_size(content: bytes | memoryview) -> tuple[int, int]:
     """Return (width, height) in pixels from an image's header.
 
     Raises Unfit for what is no PNG, JPEG, WebP, GIF, BMP or TIFF, claims absurdly many pixels, or
     (the first three) ends before its end.
     """
-    plain = plain_jpeg(data)
+    plain = plain_jpeg(bytes(content[:_MOST_HEADERS]))
+    if plain is not None and _JPEG_END in bytes(content[max(plain[1], len(content) - _TAIL) :]):
+        return plain[0]
+    data = bytes(content)
     if plain is None:
         kind, size = _opened(data)
         whole = _is_whole(data, kind)
@@ -52,24 +59,23 @@ def plain_jpeg(data: bytes) -> tuple[tuple[int, int], int] | None:
     while at + 4 <= len(data) and data[at] == 0xFF:
         marker, start = data[at + 1], at + 4
         at += 2 + (data[at + 2] << 8 | data[at + 3])
-        if at > len(data) or not _is_plain(marker, data, start, at):
+        if marker in _PASSED_OVER and start < at <= len(data):
+            if marker == _SCAN:
+                return (size, at) if 0 < size[0] * size[1] < _SURELY_FEW else None
+        elif at > len(data) or not _is_plain(marker, data, start, at):
             return None
-        if marker in _FRAMES:
+        elif marker in _FRAMES:
             if size[0]:
                 return None
             size = data[start + 3] << 8 | data[start + 4], data[start + 1] << 8 | data[start + 2]
-        elif marker == _SCAN:
-            return (size, at) if 0 < size[0] * size[1] < _SURELY_FEW else None
     return None
 
 
 def _is_plain(marker: int, data: bytes, start: int, stop: int) -> bool:
     """Return whether Pillow surely takes the segment with these contents."""
     length = stop - start
-    if marker in _PASSED_OVER:
-        return length > 0
     if marker == _QUANTIZATION:
-        return length > 0 and length % 65 == 0 and all(v < 16 for v in data[start:stop:65])
+        return length > 0 and length % 65 == 0 and max(data[start:stop:65]) < 16
     if marker == _APP0:
         return length >= 14 and data.startswith(b"JFIF\0", start)
     layers = data[start + 5] if marker in _FRAMES and length >= 6 else 0

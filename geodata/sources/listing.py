@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import sys
 from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -37,6 +38,9 @@ Entry = tuple[bytes, int, int] | tuple[bytes, int, int, Member]
 
 _NOWHERE = Member(-1, 0, 0, 0, 0)
 """The place of a file that lies in no archive."""
+
+_NAMES = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
+"""How names are decoded: what `os.fsdecode` does, without its questions."""
 
 _ARCHIVE = archives.SUFFIX.encode()
 _RUN = 4096
@@ -92,11 +96,15 @@ class FileList(Sequence[SourceFile]):
 
     def name(self, index: int) -> str:
         """Return the name of the file `index`, which is not negative."""
-        return os.fsdecode(self._names[self._bounds[index] : self._bounds[index + 1]])
+        return str(self._names[self._bounds[index] : self._bounds[index + 1]], *_NAMES)
 
     def nbytes(self, index: int) -> int:
         """Return the size of the file `index`."""
         return self._sizes[index]
+
+    def mtime_ns(self, index: int) -> int:
+        """Return the modification time of the file `index`, or of its archive."""
+        return self._mtimes[index]
 
     def member(self, index: int) -> Member | None:
         """Return where the file `index` lies in an archive; None if it is a file of its own."""
@@ -108,14 +116,20 @@ class FileList(Sequence[SourceFile]):
         """Yield the name of each file."""
         return map(self.name, range(len(self)))
 
-    def entries(self) -> Iterator[Entry]:
-        """Yield name, size, modification time of each file, and its place in an archive if any."""
-        names = (self._names[start:stop] for start, stop in pairwise(self._bounds))
-        plain = zip(names, self._sizes, self._mtimes, strict=True)
+    def entries(self, start: int = 0, stop: int | None = None) -> Iterator[Entry]:
+        """Yield name, size, modification time of the files [start, stop) (all, if none are said).
+
+        With them comes the place of a file in an archive, if it has one.
+        """
+        stop = len(self) if stop is None else stop
+        bounds = pairwise(memoryview(self._bounds)[start : stop + 1])
+        names = (self._names[begin:end] for begin, end in bounds)
+        numbers = (memoryview(column)[start:stop] for column in (self._sizes, self._mtimes))
+        plain = zip(names, *numbers, strict=True)
         if self._places is None:
             yield from plain
             return
-        for index, entry in enumerate(plain):
+        for index, entry in enumerate(plain, start):
             member = self.member(index)
             yield entry if member is None else (*entry, member)
 

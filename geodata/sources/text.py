@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from geodata.schema import media_field
 from geodata.sources.base import Piece, Reject, Scan
-from geodata.sources.batches import Unfit, assemble
+from geodata.sources.batches import Unfit
 from geodata.sources.corpus import Corpus
 from geodata.sources.encodings import PLAIN
 from geodata.sources.listing import Listing
@@ -36,10 +36,11 @@ class TextTree(Corpus):
         """Count the files, and note their encodings if these are to be recognised."""
         found: dict[str, tuple[str, float]] = {}
 
-        def note(name: str, data: bytes) -> None:
-            coding = self.text_coding(name, data)
+        def note(name: str, content: memoryview) -> tuple[()]:
+            coding = self.text_coding(name, bytes(content))
             if coding.confidence is not None:
                 found[name] = coding.name, coding.confidence
+            return ()
 
         if self.encoding == DETECT:
             for _ in self.whole_records(piece, note, lambda _: None):
@@ -59,21 +60,27 @@ class TextTree(Corpus):
         reject: Callable[[Reject], None],
     ) -> Iterator[pa.RecordBatch]:
         """Yield the files that decode; line ends, and the byte order mark of UTF-8, stay."""
-        for keys, texts in self.whole_records(piece, self._text, reject):
-            columns = {"text": pa.array(texts, pa.binary()).cast(schema.field("text").type)}
-            yield assemble(schema, keys, columns, self.origin_of(keys))
+        plain = self.encoding == PLAIN.name
+        for found in self.whole_records(piece, self._checked if plain else self._decoded, reject):
+            about = () if plain else ("text",)
+            yield found.batch("text", about, schema, self.origin_of(found.keys))
 
-    def _text(self, name: str, data: bytes) -> bytes:
-        """Return a text in UTF-8; raise Unfit if it is none."""
-        coding = PLAIN
+    def _checked(self, _name: str, content: memoryview) -> tuple[()]:
+        """Raise Unfit if a text is not UTF-8."""
         try:
-            if self.encoding == PLAIN.name:
-                data.decode()
-                return data
+            str(content, PLAIN.name)
+        except UnicodeError as error:
+            raise Unfit(PLAIN.fault(error, 0)) from error
+        return ()
+
+    def _decoded(self, name: str, content: memoryview) -> tuple[bytes]:
+        """Return a text in UTF-8; raise Unfit if it is none."""
+        data, coding = bytes(content), PLAIN
+        try:
             coding = self.text_coding(name, data)
             mark = coding.mark if coding != PLAIN or self.encoding == "utf-8-sig" else b""
             text = coding.text(data.removeprefix(mark))
-            return text.encode()
+            return (text.encode(),)
         except UnicodeError as error:
             start = len(coding.mark) if coding != PLAIN and data.startswith(coding.mark) else 0
             raise Unfit(coding.fault(error, start)) from error

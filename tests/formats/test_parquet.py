@@ -52,17 +52,31 @@ def test_stock_pyarrow_reads_seconds_as_milliseconds(path):
     assert found.cast(pa.int64()).to_pylist() == [5000, None]
 
 
-def test_media_lie_plain_and_all_else_is_compressed(path):
-    write(path, mixed(50))
+def columns_of(path):
     footer = pq.read_metadata(path).row_group(0)
-    columns = {c.path_in_schema: c for c in map(footer.column, range(footer.num_columns))}
-    image, key, score = columns["image"], columns[KEY], columns["score"]
-    assert (image.compression, image.has_dictionary_page) == ("UNCOMPRESSED", False)
-    assert image.statistics is None
-    assert (key.compression, key.has_dictionary_page) == ("ZSTD", False)
-    assert key.statistics.has_min_max
-    assert (score.compression, score.has_dictionary_page) == ("ZSTD", True)
-    assert {c.compression for path, c in columns.items() if path != "image"} == {"ZSTD"}
+    return {c.path_in_schema: c for c in map(footer.column, range(footer.num_columns))}
+
+
+def test_media_and_the_numbers_beside_them_lie_plain(path):
+    batch = mixed(50)
+    write(path, batch)
+    columns = columns_of(path)
+    assert columns["image"].statistics is None
+    assert columns[KEY].statistics.has_min_max
+    assert columns["score"].statistics.has_min_max
+    numbers = {field.name for field in batch.schema if pa.types.is_primitive(field.type)}
+    plain = {name for name, c in columns.items() if c.compression == "UNCOMPRESSED"}
+    assert plain == numbers | {"image"}
+    assert {c.compression for name, c in columns.items() if name not in plain} == {"ZSTD"}
+    assert not any(c.has_dictionary_page for c in columns.values())
+
+
+def test_without_media_all_is_compressed_and_repeats_are_listed_but_keys(path):
+    batch = mixed(50)
+    write(path, batch.drop_columns(["image"]))
+    columns = columns_of(path)
+    assert {c.compression for c in columns.values()} == {"ZSTD"}
+    assert (columns[KEY].has_dictionary_page, columns["score"].has_dictionary_page) == (False, True)
 
 
 def test_a_second_beyond_milliseconds_is_refused(path):

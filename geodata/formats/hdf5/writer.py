@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from geodata.durable import sync
 from geodata.errors import MissingExtra
 from geodata.formats.base import VERSION_KEY, stamped
 from geodata.formats.hdf5.deflate import ENCODED, LEVEL, deflate
@@ -86,7 +85,7 @@ class Hdf5Writer:
             self._write_unit(unit)
 
     def close(self) -> None:
-        """Write the last unit, the columns over all units and the head; sync the file to disk."""
+        """Write the last unit, the columns over all units and the head."""
         for unit in self._units.flush():
             self._write_unit(unit)
         table = self._table()
@@ -96,7 +95,6 @@ class Hdf5Writer:
         head = encode_head(self._metadata[VERSION_KEY], self.nbytes, extents, content)
         self._file.seal(head)
         self._release()
-        sync(self._path)
 
     def _write_unit(self, batches: list[pa.RecordBatch]) -> None:
         batch = one_batch(batches)

@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 
 from geodata.canonical import ragged
-from geodata.durable import sync
 from geodata.errors import CorruptShard, GeodataError
 from geodata.formats.base import UnitRange, stamped
 from geodata.formats.mapping import map_file
@@ -106,13 +105,12 @@ class TfRecordWriter:
             self._write_unit(unit)
 
     def close(self) -> None:
-        """Write the last unit, and on its last record what is said of the shard; sync the file."""
+        """Write the last unit, and on its last record what is said of the shard."""
         for unit in self._units.flush():
             self._write_unit(unit)
         before = b"".join(entries_of(example) for example in self._held)
         self._write(framed([example_of(before + self._summary.entry(before))]))
         self._sink.close()
-        sync(self._path)
 
     def _write_unit(self, batches: list[pa.RecordBatch]) -> None:
         unit = one_batch(batches)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from geodata.durable import sync
 from geodata.errors import SchemaError
 from geodata.formats.base import FORMAT_VERSION, stamped
 from geodata.formats.units import UnitCutter
@@ -54,7 +53,7 @@ class WebDatasetWriter:
             self._write_unit(unit)
 
     def close(self) -> None:
-        """Write the last unit and the last member; sync the file to disk."""
+        """Write the last unit and the last member."""
         for unit in self._units.flush():
             self._write_unit(unit)
         told = {"rows": self._rows, "unit_slots": self._slots, "digest": self._hash.hexdigest()}
@@ -63,7 +62,6 @@ class WebDatasetWriter:
         self._sink.write(self._packer.end())
         self.nbytes = self._sink.tell()
         self._sink.close()
-        sync(self._path)
 
     def _write_head(self, schema: pa.Schema, metadata: Mapping[str, str]) -> None:
         about = {
