@@ -90,11 +90,11 @@ def _run(
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in sorted(done, key=running.__getitem__):
                 yield running.pop(future), future.result()
-    except BrokenProcessPool as error:
+    except (BrokenProcessPool, BrokenPipeError) as error:
         raise StoreError(
             "a worker process died",
             hint="Memory may be short (try --workers 1); run the same command again to go on. "
-            'A script needs `if __name__ == "__main__":` around its calls',
+            'A script must be a file, with `if __name__ == "__main__":` around its calls',
         ) from error
     finally:
         processes = list((getattr(pool, "_processes", None) or {}).values())
