@@ -28,7 +28,13 @@ from geodata.jobs.target import Target
 from geodata.manifest import Shard
 from geodata.partition.dedupe import Repeats, Stored
 from geodata.partition.rejects import Reasons, check_bound, reasons_of
-from geodata.partition.staging import Staging, StagingTask, print_staging, write_staging
+from geodata.partition.staging import (
+    Misfit,
+    Staging,
+    StagingTask,
+    print_staging,
+    write_staging,
+)
 from geodata.partition.unchanged import check_unchanged
 from geodata.schema import data_fields
 from geodata.sources.base import Source
@@ -82,8 +88,11 @@ class Conversion:
         """Plan or load the plan, and write what is missing."""
         try:
             plan = self._planned(executor, restart)
-            self.folder.clear_work()
-            results = self._write(executor, plan, max_errors)
+            try:
+                results = self._write(executor, plan, max_errors)
+            except Misfit:
+                plan = self._made(executor, sampled=False)
+                results = self._write(executor, plan, max_errors)
             if not self.source.reads_own_files:
                 check_unchanged(self.source, range(len(self.source.files)))
             return self._written(plan, results)
@@ -104,13 +113,22 @@ class Conversion:
                 f"the source changed since this conversion was planned: {changed}",
                 hint="Run it again with --restart to go on with it as it is now",
             )
-        basis = digest_of([self.digest, self.target and self.target.digest])
-        if plan is None or plan["digest"] != basis:
-            made = self._planner.plan(self.folder, executor, self.progress)
-            plan = {**made, "digest": basis, "files": self.listed.digest}
-            self.listed.write(self._list)
-            self.folder.save("plan", plan)
+        if plan is None or plan["digest"] != self._basis:
+            plan = self._made(executor, sampled=self._planner.samples)
             self.folder.forget("failed")
+        return plan
+
+    @property
+    def _basis(self) -> str:
+        """Return the digest of what a plan is made of."""
+        return digest_of([self.digest, self.target and self.target.digest])
+
+    def _made(self, executor: Executor, *, sampled: bool) -> dict[str, Any]:
+        """Return a new plan, which is kept."""
+        made = self._planner.plan(self.folder, executor, self.progress, sampled=sampled)
+        plan = {**made, "digest": self._basis, "files": self.listed.digest}
+        self.listed.write(self._list)
+        self.folder.save("plan", plan)
         return plan
 
     def _changed(self, plan: dict[str, Any]) -> str | None:
@@ -142,17 +160,21 @@ class Conversion:
             quarantine=str(self._own_quarantine),
             prints=str(prints_folder(self.folder)),
             columns=tuple(f.name for f in data_fields(schemas.from_json(plan["schema"]))),
+            sampled=plan.get("sampled", False),
         )
 
     def _write(
         self, executor: Executor, plan: dict[str, Any], max_errors: int | None
     ) -> list[dict[str, Any]]:
+        self.folder.clear_work()
         shared, tasks = self._shared(plan, max_errors), self._planner.tasks(plan)
         if self.options.dedupe:
             shared, tasks = self._without_repeats(executor, plan, shared, tasks)
         reasons = Reasons()
 
         def done(result: dict[str, Any]) -> None:
+            if result["misfit"]:
+                raise Misfit
             reasons.update(result["reasons"])
             self.progress.advance(result["records"] + result["rejected"] + result["duplicates"])
             check_bound(reasons, max_errors)
@@ -172,6 +194,8 @@ class Conversion:
 
     def _usable(self, result: dict[str, Any]) -> bool:
         """Return whether a kept result holds for this run too, and its shards are still there."""
+        if result.get("misfit", True):
+            return False
         if result["rejected"] and result["on_error"] != self.options.on_error:
             return False
         refs = (ref for line in result["shards"] for ref in Shard.from_line(line).files.values())

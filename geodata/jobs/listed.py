@@ -6,10 +6,10 @@ A list that is kept in a job's folder has `<bytes> <mtime in ns> <name>` for eac
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Iterator, Sequence
 from itertools import islice, starmap, zip_longest
+from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import BinaryIO
 
@@ -84,11 +84,8 @@ class Listed:
 
 
 def _told(name: bytes, size: int, mtime: int) -> bytes:
-    return b'{"name": %b, "nbytes": %d, "mtime_ns": %d}\n' % (_json(name), size, mtime)
-
-
-def _json(name: bytes) -> bytes:
-    return json.dumps(os.fsdecode(name)).encode()
+    told = encode_basestring_ascii(os.fsdecode(name))
+    return f'{{"name": {told}, "nbytes": {size}, "mtime_ns": {mtime}}}\n'.encode()
 
 
 def _together(lines: Iterator[bytes]) -> Iterator[bytes]:

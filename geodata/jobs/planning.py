@@ -22,9 +22,11 @@ from geodata.jobs.target import Target
 from geodata.partition.rejects import OnError
 from geodata.partition.staging import StagingTask
 from geodata.prepare import AS_IS, Preparing, prepared_schema, steps_of
-from geodata.sources.base import Piece, Scan, Source, first_rows
+from geodata.sources.base import Countable, Piece, Scan, Source, first_rows
 
 PIECE_BYTES = 8 << 20
+SAMPLED_ONE_IN = 16
+"""Pieces: the first, and so on."""
 ALGORITHM = "convert-1"
 MOST_ENCODINGS = 1000
 """Files of which a plan tells the encoding that was recognised."""
@@ -74,12 +76,25 @@ class Planner:
     listed: Listed
     target: Target | None = None
 
-    def plan(self, folder: JobFolder, executor: Executor, progress: Progress) -> dict[str, Any]:
-        """Visit the source, but for pieces that were, and return the plan as plain JSON."""
+    @property
+    def samples(self) -> bool:
+        """Return whether a sample may tell the schema: what does not fit is found when written."""
+        alone = self.target is None and not self.options.dedupe
+        return alone and isinstance(self.source, Countable)
+
+    def plan(
+        self, folder: JobFolder, executor: Executor, progress: Progress, *, sampled: bool
+    ) -> dict[str, Any]:
+        """Visit the source, but for pieces that were, and return the plan as plain JSON.
+
+        If it is only `sampled`, most of its pieces are counted, and the plan holds if all records
+        fit the schema of the others: that of all could not be another then.
+        """
         pieces = self.source.pieces(PIECE_BYTES)
         basis = digest_of(self.identity)
         names = [piece_name(piece, self._files_of(piece), basis) for piece in pieces]
-        scans = scan_pieces(self.source, pieces, names, folder, executor, progress)
+        counted = {n for n in range(len(pieces)) if sampled and n % SAMPLED_ONE_IN}
+        scans = scan_pieces(self.source, pieces, names, folder, executor, progress, counted)
         seen = _labels(scans)
         read = self._read_schema(scans)
         stored = prepared_schema(read, steps_of(self.options.preparing))
@@ -95,6 +110,7 @@ class Planner:
             "labels": labels,
             "encodings": _encodings(scans),
             "ignored": _ignored(scans),
+            "sampled": sampled,
         }
         return {**plan, "basis": self._basis(plan, seen)}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from typing import Any
@@ -18,7 +18,7 @@ import pyarrow as pa
 from geodata.executors import Executor
 from geodata.executors.local import LocalExecutor
 from geodata.jobs.base import JobFolder, Progress, digest_of
-from geodata.sources.base import Piece, Scan, Source
+from geodata.sources.base import Countable, Piece, Scan, Source
 from geodata.sources.observed import Seen
 
 _BATCH_BYTES = 256 << 20
@@ -38,18 +38,21 @@ def scan_pieces(
     folder: JobFolder,
     executor: Executor,
     progress: Progress,
+    counted: Collection[int] = (),
 ) -> list[Scan]:
     """Return the scan of each piece; those kept under the same name are not made again.
 
-    A source that only glances at its files is scanned in this process, and nothing is kept.
+    Pieces that are only `counted`, by their numbers, say nothing of their columns. A source that
+    only glances at its files is scanned in this process, and nothing is kept.
     """
     executor = LocalExecutor(1) if source.glances else executor
+    names = [f"{name}-counted" if n in counted else name for n, name in enumerate(names)]
     kept = _load(folder)
     scans = {n: _decoded(kept[name]) for n, name in enumerate(names) if name in kept}
     missing = [number for number in range(len(pieces)) if number not in scans]
     progress.start("scan", sum(piece.nbytes for piece in pieces), "B")
     progress.advance(sum(pieces[number].nbytes for number in scans))
-    wanted = [pieces[number] for number in missing]
+    wanted = [(pieces[number], number in counted) for number in missing]
     fresh: dict[str, Any] = {}
     nbytes = 0
     with closing(executor.run(_scan, wanted, source)) as finished:
@@ -73,7 +76,10 @@ def piece_name(piece: Piece, files: Any, basis: str) -> str:
     return digest_of([basis, asdict(piece), files])
 
 
-def _scan(source: Source, piece: Piece) -> Scan:
+def _scan(source: Source, task: tuple[Piece, bool]) -> Scan:
+    piece, only_counted = task
+    if only_counted and isinstance(source, Countable):
+        return source.count(piece)
     return source.scan(piece)
 
 

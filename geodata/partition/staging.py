@@ -46,7 +46,8 @@ class Staging:
 
     `read` is the schema of what the source yields, `schema` that of what is stored. At most
     `max_errors` of a task are rejected. `repeats` are files in the folder `prints` that say which
-    records are left out; `columns` are those that make records equal.
+    records are left out; `columns` are those that make records equal. A schema that is `sampled`
+    must hold every record.
     """
 
     source: Source
@@ -64,10 +65,22 @@ class Staging:
     prints: str
     columns: tuple[str, ...] = ()
     repeats: tuple[str, ...] = ()
+    sampled: bool = False
+
+
+class Misfit(Exception):
+    """A record does not fit the schema of a sample."""
 
 
 def write_staging(shared: Staging, task: StagingTask) -> dict[str, Any]:
-    """Write a task's shards into the staging store and return what was done."""
+    """Write a task's shards into the staging store and return what was done, if it is no misfit."""
+    try:
+        return {**_write(shared, task), "misfit": False}
+    except Misfit:
+        return {"misfit": True}
+
+
+def _write(shared: Staging, task: StagingTask) -> dict[str, Any]:
     cutter = ShardCutter(
         get_format(shared.form),
         schemas.from_json(shared.schema),
@@ -82,7 +95,7 @@ def write_staging(shared: Staging, task: StagingTask) -> dict[str, Any]:
     records = seen = 0
     own_keys = False
     with Rejects(shared.on_error, shared.max_errors, place) as rejects:
-        for batch in _prepared(shared, task, rejects):
+        for batch in _prepared(shared, task, _strictly(rejects) if shared.sampled else rejects):
             kept = without(batch, repeated, seen)
             seen += batch.num_rows
             records += kept.num_rows
@@ -123,6 +136,17 @@ def _prepared(
         for batch in shared.source.read(piece, first_row, read, shared.labels, reject):
             made = run_steps(batch, steps, _refusing(batch, reject)) if steps else batch
             yield made if made.schema.equals(stored) else schemas.fit(made, stored)
+
+
+def _strictly(rejects: Rejects) -> Callable[[Reject], None]:
+    """Return what takes rejected records, but none that only the schema does not hold."""
+
+    def reject(bad: Reject) -> None:
+        if bad.unfit:
+            raise Misfit
+        rejects(bad)
+
+    return reject
 
 
 def _made_keys(keys: pa.Array, source_id: str) -> bool:

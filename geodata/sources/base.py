@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -75,13 +75,15 @@ class Piece:
 class Reject:
     """A record that cannot be converted: where it is, why, and its original bytes.
 
-    `reason` is one line without the record's content; `raw` is kept for the quarantine only.
+    `reason` is one line without the record's content; `raw` is kept for the quarantine only. An
+    `unfit` one is sound: it is the schema that does not hold it.
     """
 
     file: str
     row: int | None
     reason: str
     raw: bytes = b""
+    unfit: bool = False
 
 
 @dataclass(slots=True)
@@ -157,6 +159,17 @@ class Source(Protocol):
         `first_row` is how many row numbers of the piece's first file precede it (`first_rows`).
         Every candidate is yielded or rejected. Batches hold at most about 8 MiB.
         """
+
+
+@runtime_checkable
+class Countable(Protocol):
+    """A source that counts records in far less time than it looks at what they hold.
+
+    Each that `read` rejects because of the schema it marks as `unfit`.
+    """
+
+    def count(self, piece: Piece) -> Scan:
+        """Visit a piece once; tell what `scan` does but for the columns."""
 
 
 def first_rows(scans: Sequence[Scan]) -> list[int]:

@@ -41,9 +41,9 @@ class Item:
     nbytes: int
     raw: bytes = b""
 
-    def rejected(self, reason: str) -> Reject:
-        """Return the record as one that cannot be converted."""
-        return Reject(self.file, self.row, reason, self.raw)
+    def unfit(self, reason: str) -> Reject:
+        """Return the record as one that the schema does not hold."""
+        return Reject(self.file, self.row, reason, self.raw, unfit=True)
 
 
 Kind = TypeVar("Kind", bound=Item)
@@ -119,4 +119,4 @@ class _Block(Generic[Kind]):
         return assemble(self._schema, [item.key for item in items], columns, origin)
 
     def _refuse(self, row: int, reason: str) -> None:
-        self._reject(self.items[row].rejected(reason))
+        self._reject(self.items[row].unfit(reason))

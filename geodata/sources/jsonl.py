@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from io import BufferedReader
 from itertools import pairwise
@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from geodata.schema import data_fields
-from geodata.sources.arrowjson import expected, news, parsed
+from geodata.sources.arrowjson import counted, expected, news, parsed
 from geodata.sources.base import Piece, Reject, Scan, first_rows
 from geodata.sources.batches import Origin, Unfit, assemble
 from geodata.sources.blocks import Item, batches_of, by_field
@@ -29,7 +29,7 @@ from geodata.sources.encodings import PLAIN, Coding
 from geodata.sources.jsonrecord import TWICE, record_of, refuse_overflow
 from geodata.sources.jsonvalues import LINES, Form, Recoded, flat, form_of, items_of, utf8_head
 from geodata.sources.lines import NEWLINE, blocks_of, cuts, lines_in
-from geodata.sources.observed import Seen, schema_of, see_fields
+from geodata.sources.observed import Place, Seen, schema_of, see_fields
 from geodata.sources.values import array_of, holds_infinity
 
 _BLOCK_BYTES = 4 << 20
@@ -71,16 +71,30 @@ class JsonLines(Corpus):
     def scan(self, piece: Piece) -> Scan:
         """Note the types of all records that parse."""
         fields: dict[str, Seen] = {}
+        made = self._visit(piece, partial(_known, fields), partial(see_fields, fields))
+        return replace(made, columns=fields)
+
+    def count(self, piece: Piece) -> Scan:
+        """Count the records, whole blocks of them by their lines."""
+        return self._visit(piece, counted, lambda _record, _place: None)
+
+    def _visit(
+        self,
+        piece: Piece,
+        at_once: Callable[[bytes], pa.RecordBatch | None],
+        see: Callable[[dict[str, Any], Place], None],
+    ) -> Scan:
+        """Count the records of a piece; `see` those that are not taken `at_once`."""
         rows = number = 0
         for part in self.by_file(piece):
-            for number, _, _, found in self._lines(part, _SCAN_BYTES, partial(_known, fields)):
+            for number, _, _, found in self._lines(part, _SCAN_BYTES, at_once):
                 if isinstance(found, pa.RecordBatch):
                     rows += found.num_rows
                     continue
                 rows += found is not None
                 if isinstance(found, dict):
-                    see_fields(fields, found, (part.file, number))
-        return Scan(rows, number, columns=fields, file=piece.file, encodings=self.recognised(piece))
+                    see(found, (part.file, number))
+        return Scan(rows, number, file=piece.file, encodings=self.recognised(piece))
 
     def merge(self, scans: Sequence[Scan], *, first_wins: bool = False) -> pa.Schema:
         """Unite the types seen; a field never seen with a value has the type null."""

@@ -112,6 +112,10 @@ class FileList(Sequence[SourceFile]):
             return None
         return Member(*(column[index] for column in self._places))
 
+    def mentions(self, part: bytes) -> bool:
+        """Return whether some bytes, in small letters, stand in any name, whatever its letters."""
+        return part in self._names.lower()
+
     def names(self) -> Iterator[str]:
         """Yield the name of each file."""
         return map(self.name, range(len(self)))
@@ -250,7 +254,8 @@ def _with_members(
     root: Path, found: FileList, ignored: Counter[str], encoding: str | None
 ) -> Listing:
     """Return the listing in which the members of archives stand for them."""
-    if not any(_is_archive(entry[0] or _ARCHIVE) for entry in found.entries()):
+    may_be = found.mentions(_ARCHIVE) or len(found) == 1
+    if not (may_be and any(_is_archive(entry[0] or _ARCHIVE) for entry in found.entries())):
         return Listing(root, found, dict(ignored), single=False)
     files: list[Entry] = []
     names: list[str] = []

@@ -83,8 +83,9 @@ def found_table(listing: Listing) -> str | None:
     if listing.single:
         return None
     found = [name for name in TABLES if _names_files(listing, name)]
-    deeper = (name for name in listing.files.names() if name.endswith(_DEEPER))
-    found = found or [name for name in deeper if _names_files(listing, name)]
+    if not found and any(listing.files.mentions(os.fsencode(end)) for end in _DEEPER):
+        deeper = (name for name in listing.files.names() if name.endswith(_DEEPER))
+        found = [name for name in deeper if _names_files(listing, name)]
     if len(found) > 1 or any("/" in name for name in found):
         shown = ", ".join(found[:_SHOWN]) + (", …" if len(found) > _SHOWN else "")
         what = "several tables" if len(found) > 1 else "a table in a folder"

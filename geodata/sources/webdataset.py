@@ -48,7 +48,7 @@ class _Item(Item):
 
     sample: Sample = field(kw_only=True)
 
-    def rejected(self, reason: str) -> Reject:
+    def unfit(self, reason: str) -> Reject:
         """Return it as a record that cannot be converted."""
         return _rejected(self.sample, self.file, self.row, self.sample.key.encode(), reason)
 

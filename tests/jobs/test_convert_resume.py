@@ -72,9 +72,9 @@ def done(monkeypatch):
         seen["write"] += [shared.source.files[piece.file].name for piece, _ in task.pieces]
         return write_staging(shared, task)
 
-    def scanning(source, piece):
-        seen["scan"].append(source.files[piece.file].name)
-        return scan(source, piece)
+    def scanning(source, task):
+        seen["scan"].append(source.files[task[0].file].name)
+        return scan(source, task)
 
     monkeypatch.setattr(conversion, "write_staging", writing)
     monkeypatch.setattr(scans, "_scan", scanning)
@@ -267,6 +267,7 @@ def test_scans_are_kept_as_plain_json(columns):
 
 def test_a_scan_that_holds_something_else_is_made_again(corpus, done, monkeypatch):
     scan = JsonLines.scan
+    monkeypatch.setattr(planning.Planner, "samples", False)
     monkeypatch.setattr(JsonLines, "scan", lambda *a: replace(scan(*a), columns={"odd": object()}))
     monkeypatch.setattr(JsonLines, "merge", lambda *a, **k: pa.schema([("n", pa.int64())]))
     with pytest.raises(TooManyBadRecords):

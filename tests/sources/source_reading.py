@@ -1,12 +1,13 @@
 """Reads a whole source the way the conversion does, checking what holds for every kind."""
 
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from geodata.schema import KEY, SUBJECT, dataset_schema
 from geodata.sources import Reject, first_rows
+from geodata.sources.base import Countable
 
 
 @dataclass
@@ -30,6 +31,9 @@ def read_all(source, target_bytes=1 << 30, *, first_wins=False, schema=None):
     source = pickle.loads(pickle.dumps(source))
     pieces = source.pieces(target_bytes)
     scans = pickle.loads(pickle.dumps([source.scan(piece) for piece in pieces]))
+    if isinstance(source, Countable):
+        for piece, scan in zip(pieces, scans, strict=True):
+            assert source.count(piece) == replace(scan, columns={})
     columns = source.merge(scans, first_wins=first_wins)
     names = {}
     for scan in scans:

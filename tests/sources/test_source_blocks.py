@@ -71,7 +71,7 @@ def test_what_does_not_fit_is_rejected_with_its_bytes():
 
 def test_an_item_may_say_itself_how_it_is_rejected():
     class Named(Item):
-        def rejected(self, reason):
+        def unfit(self, reason):
             return self.key, reason
 
     _, _, rejects = made_of(Named("k", "f", 1, {"z": 1}, 1))

@@ -101,8 +101,9 @@ def test_no_lock_is_taken(path, version, reasons):
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="no list of open files")
 def test_nothing_is_held_open(path):
     write_arrays(path, {"v": np.arange(100)})
-    before = len(list(Path("/proc/self/fd").iterdir()))
     source = open_source(path)
+    read_all(source, 80)  # starts the process that reads
+    before = len(list(Path("/proc/self/fd").iterdir()))
     read_all(source, 80)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
