@@ -35,9 +35,9 @@ from geodata.partition.staging import (
     print_staging,
     write_staging,
 )
-from geodata.partition.unchanged import check_unchanged
 from geodata.schema import data_fields
 from geodata.sources.base import Source
+from geodata.sources.unchanged import check_unchanged
 
 
 @dataclass(slots=True)

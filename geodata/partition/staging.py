@@ -19,10 +19,10 @@ from geodata.formats import get_format
 from geodata.partition.cutter import ShardCutter
 from geodata.partition.dedupe import Prints, Repeats, without
 from geodata.partition.rejects import OnError, Rejects
-from geodata.partition.unchanged import check_unchanged
 from geodata.prepare import Preparing, Refuse, run_steps, steps_of
 from geodata.schema import KEY
 from geodata.sources.base import Piece, Reject, Source
+from geodata.sources.unchanged import check_unchanged
 from geodata.stores import open_store
 from geodata.tags import STAGING, UNCLASSIFIED
 
@@ -157,7 +157,7 @@ def _made_keys(keys: pa.Array, source_id: str) -> bool:
 
 def _check_unchanged(source: Source, task: StagingTask) -> None:
     """Refuse a task whose files changed since they were listed."""
-    if source.reads_own_files:
+    if source.reads_own_files and not source.checks_as_it_reads:
         for piece, _ in task.pieces:
             check_unchanged(source, piece.numbers)
 

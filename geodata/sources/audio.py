@@ -48,6 +48,7 @@ class AudioFolder:
     kind = "audio"
     glances = True
     reads_own_files = False
+    checks_as_it_reads = False
 
     def __init__(self, listing: Listing, source_id: str, reading: Reading = AS_FOUND):
         audio = listing if listing.single else listing.only(SUFFIXES["audio"])

@@ -124,6 +124,8 @@ class Source(Protocol):
     """Whether a scan opens no file."""
     reads_own_files: bool
     """Whether a piece is read from the files that it names alone; else from any, or from others."""
+    checks_as_it_reads: bool
+    """Whether `read` itself raises ConfigError for a file that is not as it was listed."""
 
     @property
     def ignored(self) -> dict[str, int]:

@@ -32,8 +32,8 @@ class Contents(Generic[Known]):
         """Return whether there is room for another content of so many bytes."""
         return self._ends[-1] + nbytes < len(self._view)
 
-    def read(self, path: str, nbytes: int) -> memoryview | None:
-        """Return the content of a file, where there is room; None if it is not of so many bytes.
+    def read(self, path: str, nbytes: int, mtime_ns: int) -> memoryview | None:
+        """Return the content of a file, where there is room; None if it is not as it was listed.
 
         Raises OSError.
         """
@@ -41,9 +41,11 @@ class Contents(Generic[Known]):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             count = os.readv(descriptor, [self._view[end : end + nbytes + 1]])
+            status = os.fstat(descriptor)
         finally:
             os.close(descriptor)
-        return self._view[end : end + nbytes] if count == nbytes else None
+        same = count == nbytes == status.st_size and status.st_mtime_ns == mtime_ns
+        return self._view[end : end + nbytes] if same else None
 
     def put(self, data: bytes) -> memoryview:
         """Return a content as it lies in the buffer, where there is room."""

@@ -29,12 +29,14 @@ from geodata.sources.encodings import (
 )
 from geodata.sources.listing import FileList, Listing
 from geodata.sources.options import AS_FOUND, DETECT, Reading
+from geodata.sources.unchanged import check_unchanged
 
 MAX_RECORD = (1 << 30) - 1
 """Bytes of the longest record, which stands in memory several times on its way."""
 
 TOO_LONG = "the record holds 1 GiB or more"
 NOT_UTF8_NAME = "the file's name is not UTF-8"
+CHANGED = "the file changed since it was listed"
 
 _LOOKED_THROUGH = 8 << 20
 _BEFORE_BYTES = 1 << 10
@@ -59,6 +61,7 @@ class Corpus:
     kind: str
     glances = False
     reads_own_files = True
+    checks_as_it_reads = False
 
     def __init__(self, listing: Listing, source_id: str, reading: Reading = AS_FOUND):
         self.root = listing.root
@@ -243,7 +246,8 @@ class Corpus:
     ) -> Iterator[Contents[Known]]:
         """Yield the piece's files, about 8 MiB at a time.
 
-        `examine(name, content)` returns what is known of a file, or raises Unfit.
+        `examine(name, content)` returns what is known of a file, or raises Unfit. A file that is
+        not as it was listed is a ConfigError.
         """
         found = Contents[Known](BATCH_BYTES)
         with Archives(self._archive) as archives:
@@ -253,6 +257,7 @@ class Corpus:
                     content = self._read_into(found, index, name)
                     if content is None:
                         data = self._content(index, name, archives)
+                        check_unchanged(self, [index])
                         if not found.fits(len(data)):
                             if found.keys:
                                 yield found
@@ -260,6 +265,7 @@ class Corpus:
                         content = found.put(data)
                     known = examine(name, content)
                 except Unfit as error:
+                    check_unchanged(self, [index])
                     reject(Reject(_printable(name), None, str(error), bytes(content or b"")))
                 else:
                     found.keep(self._key_of(name), known, len(content))
@@ -288,7 +294,7 @@ class Corpus:
         if _compression_of(name) or not self._keyed(name):
             return None
         try:
-            return found.read(self._path_of(name), nbytes)
+            return found.read(self._path_of(name), nbytes, self.files.mtime_ns(index))
         except OSError as error:
             raise Unfit(unreadable(error)) from error
 

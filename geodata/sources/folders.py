@@ -29,6 +29,7 @@ class ImageFolder(Corpus):
 
     kind = "images"
     glances = True
+    checks_as_it_reads = True
 
     def __init__(self, listing: Listing, source_id: str, reading: Reading = AS_FOUND):
         super().__init__(listing, source_id, reading)

@@ -57,6 +57,7 @@ class FunctionSource:
     kind = "function"
     glances = False
     reads_own_files = False
+    checks_as_it_reads = False
 
     def __init__(self, name: str, source_id: str | None, reading: Reading):
         module, _, attribute = name.partition(":")

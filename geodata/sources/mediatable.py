@@ -106,6 +106,7 @@ class MediaTable:
 
     glances = False
     reads_own_files = False
+    checks_as_it_reads = False
 
     def __init__(self, listing: Listing, source_id: str, reading: Reading, kind: str, table: str):
         if kind == "images":

@@ -23,6 +23,7 @@ class TextTree(Corpus):
 
     kind = "text"
     glances = True
+    checks_as_it_reads = True
 
     def __init__(self, listing: Listing, source_id: str, reading: Reading = AS_FOUND):
         super().__init__(listing, source_id, reading)

@@ -18,10 +18,14 @@ def files(tmp_path):
     return tmp_path
 
 
+def modified(path):
+    return path.stat().st_mtime_ns
+
+
 def test_what_is_kept_becomes_a_column(files):
     found = Contents(8)
     for name, nbytes in (("one", 1), ("three", 3), ("empty", 0)):
-        content = found.read(str(files / name), nbytes)
+        content = found.read(str(files / name), nbytes, modified(files / name))
         assert bytes(content) == (files / name).read_bytes()
         if name != "three":
             found.keep(name, (len(name),), nbytes)
@@ -35,9 +39,10 @@ def test_what_is_kept_becomes_a_column(files):
     ]
 
 
-@pytest.mark.parametrize("listed", [2, 4])
-def test_a_file_of_another_size_is_not_read(files, listed):
-    assert Contents(8).read(str(files / "three"), listed) is None
+@pytest.mark.parametrize(("nbytes", "later"), [(2, 0), (4, 0), (3, 1)])
+def test_a_file_that_changed_is_not_read(files, nbytes, later):
+    path = files / "three"
+    assert Contents(8).read(str(path), nbytes, modified(path) + later) is None
 
 
 def test_there_is_room_for_what_was_said():

@@ -1,9 +1,12 @@
 """A tree of text files: bytes exactly, or a reason."""
 
+import os
+
 import pyarrow as pa
 import pytest
 from source_reading import read_all
 
+from geodata.errors import ConfigError
 from geodata.schema import dataset_schema, media_of
 from geodata.sources import open_source
 
@@ -97,12 +100,14 @@ def test_a_dataset_of_large_strings_is_served(tree):
     assert read.records["s/a.txt"] == {"text": "plain\r\n", "other": None}
 
 
-def test_a_file_is_read_to_its_end_whatever_its_size_was_when_listed(tmp_path):
-    for name, listed in (("a.txt", b""), ("b.txt", b"x"), ("c.txt", b"x" * 10_000)):
-        (tmp_path / name).write_bytes(listed)
+@pytest.mark.parametrize(
+    ("listed", "found"), [("", b"x"), ("x", b"yy"), ("x" * 9_000, b""), ("x", b"y"), ("x", b"\xff")]
+)
+def test_a_file_that_changed_since_it_was_listed_is_told(tmp_path, listed, found):
+    path = tmp_path / "a.txt"
+    path.write_text(listed)
+    os.utime(path, ns=(0, 0))
     source = open_source(tmp_path, source_id="s")
-    grown = "é" * 5_000
-    (tmp_path / "a.txt").write_text(grown)
-    (tmp_path / "b.txt").write_text(grown)
-    (tmp_path / "c.txt").write_text("")
-    assert read_all(source).column("text") == [grown, grown, ""]
+    path.write_bytes(found)
+    with pytest.raises(ConfigError, match=r"changed while it was read \(file a.txt\)"):
+        read_all(source)

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from geodata.errors import ConfigError
-from geodata.sources.base import Source
+from geodata.sources.base import OnDisk, SourceFile
 
 
-def check_unchanged(source: Source, numbers: Iterable[int]) -> None:
+class Listed(Protocol):
+    """Files as they were listed."""
+
+    @property
+    def files(self) -> Sequence[SourceFile]:
+        """Return them, in their order."""
+
+    def on_disk(self, index: int) -> OnDisk:
+        """Return where one lies, and what tells whether it changed."""
+
+
+def check_unchanged(source: Listed, numbers: Iterable[int]) -> None:
     """Raise ConfigError naming the first of some files that is not as it was listed."""
     for number in numbers:
         path, nbytes, mtime_ns = source.on_disk(number)

@@ -8,8 +8,8 @@ import pytest
 from sources.source_reading import read_all
 
 from geodata.errors import ConfigError
-from geodata.partition.unchanged import check_unchanged
 from geodata.sources import Reading, open_source
+from geodata.sources.unchanged import check_unchanged
 
 FORMAT = b"fmt \x10\0\0\0\1\0\1\0\x40\x1f\0\0\x80\x3e\0\0\2\0\x10\0"
 WAV = b"RIFF\x2c\0\0\0WAVE" + FORMAT + b"data\x08\0\0\0abcdefgh"
