@@ -16,14 +16,19 @@ def main() -> None:
     """Measure, and say against what."""
 
 
+BENCHMARKS = (convert, io, language)
+MAKERS = (corpus, count_letters)
+"""What makes the data of a benchmark, or of the package."""
+
+
 @main.command("list")
 def list_() -> None:
     """List the benchmarks."""
-    for name, command in sorted(main.commands.items()):
-        click.echo(f"{name:12} {command.get_short_help_str(80)}")
+    for command in BENCHMARKS:
+        click.echo(f"{command.name:12} {command.get_short_help_str(80)}")
 
 
-for command in (convert, corpus, io, language, count_letters):
+for command in (*BENCHMARKS, *MAKERS):
     main.add_command(command)
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from geodata.formats import FORMATS
+
 SHARD_NBYTES = 64 << 20
 CHUNK = 1 << 20
 
@@ -203,7 +205,6 @@ def _count_parquet(folder: Path) -> int:
 
 PLAIN = "plain copy"
 OURS = "geodata/"
-FORMATS = ("parquet", "webdataset", "hdf5", "hdf5+gzip", "tfrecord")
 WRITERS = {
     PLAIN: Writer(plain),
     **{f"{OURS}{form}": Writer(ours(form), parallel=True) for form in FORMATS},

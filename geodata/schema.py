@@ -13,6 +13,7 @@ type for stands in field metadata:
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,8 @@ from geodata.errors import ManifestError, SchemaError
 KEY = "__key__"
 SUBJECT = "__subject__"
 SYSTEM = (KEY, SUBJECT)
+
+_INDEX_NAME = re.compile(r"__(index_level_\d+|null_dask_index)__")
 
 _MEDIA, _LABEL, _TENSOR = b"geodata.media", b"geodata.label", b"geodata.tensor"
 _ORIGIN = b"geodata.origin"
@@ -105,6 +108,11 @@ def _plain_field(field: pa.Field, path: str) -> pa.Field:
     return field.with_type(plain_type(field.type, f"{path}.{field.name}"))
 
 
+def is_reserved(name: str) -> bool:
+    """Return whether a name in double underscores is ours; those of pandas' indexes are not."""
+    return name.startswith("__") and name.endswith("__") and not _INDEX_NAME.fullmatch(name)
+
+
 def dataset_schema(columns: pa.Schema) -> pa.Schema:
     """Return the stored schema of a source's columns: system columns first, all nullable.
 
@@ -114,7 +122,7 @@ def dataset_schema(columns: pa.Schema) -> pa.Schema:
     for name in names:
         if names.count(name) > 1:
             raise SchemaError("two columns have one name", column=name)
-        if name.startswith("__") and name.endswith("__"):
+        if is_reserved(name):
             raise SchemaError("names in double underscores are reserved", column=name)
     kept = [
         field.with_type(plain_type(field.type, field.name)).with_nullable(True)

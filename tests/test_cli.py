@@ -94,6 +94,16 @@ def test_bad_data_is_exit_1_and_json_errors_are_json(workspace):
     assert json.loads(done.stdout)["rejected"] == 1
 
 
+def test_what_is_ignored_is_told_by_what_it_is(workspace):
+    (workspace / "in/below").mkdir(parents=True)
+    for name in (*(f"{n}.txt" for n in range(9)), "b.css", "c.css", "d.db", ".hidden"):
+        (workspace / "in" / name).write_text("text")
+    (workspace / "in/link").symlink_to("below")
+    out = run("convert", "in", "d", "--workers", "1", cwd=workspace).stdout
+    assert "  ignored 3 files: " in out and "2 .css" in out and "1 .db" in out
+    assert "  ignored 1: hidden\n" in out and "  ignored 1: link to a folder\n" in out
+
+
 def test_the_region_is_configured_never_guessed(workspace):
     config = CONFIG.replace("here: eu-central\n", "")
     (workspace / "geodata.yaml").write_text(config)

@@ -31,8 +31,8 @@ from geodata.version import __version__
 
 COMMIT_ATTEMPTS = 100
 AGAIN = "Run the same command again to go on from it"
-CARRIED = ("source", "sources", "counted", "packed")
-"""Parts of a version's report that the next one keeps: what the dataset was made of."""
+CARRIED = ("source", "sources", "counted", "packed", "columns")
+"""Parts of a version's report that the next one keeps: what it was made of, the columns added."""
 
 log = logging.getLogger(__name__)
 

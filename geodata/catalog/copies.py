@@ -40,6 +40,11 @@ def copy_of(key: str) -> str:
     return COPIES_DIR + key.removeprefix(METADATA_DIR)
 
 
+def original_of(copy: str) -> str:
+    """Return the key of what a copy that `copy_of` names is of."""
+    return METADATA_DIR + copy.removeprefix(COPIES_DIR)
+
+
 def index_digests(store: GatedStore) -> dict[Version, set[str]]:
     """Return the digest of each index that a store has a copy of; two would contradict."""
     found: dict[Version, set[str]] = {}

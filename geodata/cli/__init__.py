@@ -6,11 +6,13 @@ Results go to stdout (`--json`: one object at the end), everything else to stder
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
 import signal
 import sys
+from contextlib import suppress
 from types import FrameType
 
 import click
@@ -18,6 +20,7 @@ import click
 from geodata import __version__
 from geodata.cli import commands, converting, editing, foreign, versions
 from geodata.cli.options import fail
+from geodata.cli.output import has_printed_json, print_json
 from geodata.errors import INTERRUPTED, STOPPED, ConfigError, GeodataError, StoreError
 
 TEMPLATE = "%(levelname)s %(name)s: %(message)s"
@@ -27,22 +30,37 @@ class _Stopped(BaseException):
     """SIGTERM arrived."""
 
 
-def _stop(_number: int, _frame: FrameType | None) -> None:
-    raise _Stopped
+class _Notices:
+    """SIGINT and SIGTERM, raised as they arrive; `raised` is the last."""
 
+    def __init__(self) -> None:
+        self.raised: BaseException | None = None
+        signal.signal(signal.SIGTERM, self._raise)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._raise)
+        sys.unraisablehook = self._raise_again
 
-def _raise_again(dropped: sys.UnraisableHookArgs) -> None:
-    """Raise once more, a moment later, an interrupt that fell into a destructor and was dropped."""
-    kind = dropped.exc_type
-    if not issubclass(kind, (_Stopped, KeyboardInterrupt)):
-        sys.__unraisablehook__(dropped)
-        return
+    def ignore(self) -> None:
+        """Let the signals do nothing from now on, nor one that was to be raised once more."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+            signal.signal(number, signal.SIG_IGN)
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
-    def raise_it(_number: int, _frame: FrameType | None) -> None:
-        raise kind
+    def _raise(self, number: int, _frame: FrameType | None) -> None:
+        self.raised = KeyboardInterrupt() if number == signal.SIGINT else _Stopped()
+        raise self.raised
 
-    signal.signal(signal.SIGALRM, raise_it)
-    signal.setitimer(signal.ITIMER_REAL, 0.01)
+    def _raise_again(self, dropped: sys.UnraisableHookArgs) -> None:
+        """Raise once more, a moment later, what fell into a destructor and was dropped."""
+        if not issubclass(dropped.exc_type, (_Stopped, KeyboardInterrupt)):
+            sys.__unraisablehook__(dropped)
+            return
+        signal.signal(signal.SIGALRM, self._raise_last)
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+
+    def _raise_last(self, _number: int, _frame: FrameType | None) -> None:
+        if self.raised is not None:
+            raise self.raised
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -90,32 +108,50 @@ def _install_fault() -> None:
 
 
 def main() -> None:
-    """Run the command line and exit with its code."""
+    """Run the command line and exit with its code.
+
+    A stop or an interrupt is what ended the command, whatever error a library makes of it.
+    """
     _install_fault()
-    signal.signal(signal.SIGTERM, _stop)
-    sys.unraisablehook = _raise_again
+    notices = _Notices()
+    _let_print_all()
     as_json = "--json" in sys.argv
     try:
         code = cli.main(prog_name="geodata", standalone_mode=False) or 0
-    except GeodataError as error:
-        code = fail(error, as_json)
-    except click.ClickException as error:
-        code = _misused(error, as_json)
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("\ninterrupted; run the same command again to go on", err=True)
-        code = _ended("Interrupted", "interrupted", INTERRUPTED, as_json)
-    except _Stopped:
-        click.echo("stopped; run the same command again to go on", err=True)
-        code = _ended("Stopped", "stopped on notice", STOPPED, as_json)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
-    except OSError as error:
-        code = _failed(error, as_json)
-    except Exception as error:
-        _ended("Internal", f"{type(error).__name__}: {error}", 1, as_json)
-        raise
+        notices.ignore()
+    except BaseException as error:
+        notices.ignore()
+        code = _told(notices.raised or error, as_json and not has_printed_json())
     sys.exit(code)
+
+
+def _let_print_all() -> None:
+    """Let text be printed that the encoding of stdout lacks, with escapes."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _told(error: BaseException, as_json: bool) -> int:
+    """Say in one line what ended the command, and return the exit code; raise what is a bug."""
+    match error:
+        case GeodataError():
+            return fail(error, as_json)
+        case click.ClickException():
+            return _misused(error, as_json)
+        case click.Abort() | KeyboardInterrupt():
+            click.echo("\ninterrupted; run the same command again to go on", err=True)
+            return _ended("Interrupted", "interrupted", INTERRUPTED, as_json)
+        case _Stopped():
+            click.echo("stopped; run the same command again to go on", err=True)
+            return _ended("Stopped", "stopped on notice", STOPPED, as_json)
+        case BrokenPipeError():
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        case OSError():
+            return _failed(error, as_json)
+        case Exception():
+            _ended("Internal", f"{type(error).__name__}: {error}", 1, as_json)
+    raise error
 
 
 def _misused(error: click.ClickException, as_json: bool) -> int:
@@ -141,5 +177,6 @@ def _failed(error: OSError, as_json: bool) -> int:
 def _ended(kind: str, message: str, code: int, as_json: bool) -> int:
     """Print the one JSON object of a command that did not finish; return its exit code."""
     if as_json:
-        click.echo(json.dumps({"error": kind, "message": message, "hint": None}))
+        with suppress(OSError):
+            print_json({"error": kind, "message": message, "hint": None})
     return code

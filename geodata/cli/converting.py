@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from geodata.jobs.convert import ConvertReport
 
 
+NO_SUFFIX = "no suffix"
+
 SHOWN = 12
 """Columns that are named in a summary."""
 
@@ -110,14 +112,20 @@ def _balance(report: ConvertReport | AppendReport) -> str:
 
 
 def _faults(report: ConvertReport | AppendReport) -> list[str]:
-    """Return what was rejected, by reason, and which files were left alone."""
+    """Return what was rejected, by reason, and what was ignored, by what it is."""
     lines = [f"  rejected {n:,}: {reason}" for reason, n in report.reasons.items()]
     if report.quarantine:
         lines.append(f"  set aside in {report.quarantine}")
-    if report.ignored:
-        kinds = ", ".join(f"{n:,} {suffix}" for suffix, n in report.ignored.items())
-        lines.append(f"  ignored files: {kinds}")
-    return [*lines, *_encodings(report.encodings)]
+    return [*lines, *_ignored(report.ignored), *_encodings(report.encodings)]
+
+
+def _ignored(found: dict[str, int]) -> list[str]:
+    """Return what was ignored: files of other kinds by suffix, then all else by what it is."""
+    files = {what: n for what, n in found.items() if what.startswith(".") or what == NO_SUFFIX}
+    suffixes = ", ".join(f"{n:,} {what}" for what, n in files.items())
+    lines = [f"  ignored {count(sum(files.values()), 'file')}: {suffixes}"] if files else []
+    rest = {what: n for what, n in found.items() if what not in files}
+    return lines + [f"  ignored {n:,}: {what}" for what, n in rest.items()]
 
 
 def _encodings(found: dict[str, Any]) -> list[str]:

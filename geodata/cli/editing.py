@@ -20,13 +20,14 @@ from geodata.cli.options import (
     workers_option,
 )
 from geodata.cli.output import Bar, count, emit, prints_aside, short, size, table
+from geodata.tags import STAGING
 
 if TYPE_CHECKING:
     from geodata.config import Condition
     from geodata.jobs.addcolumn import AddColumnReport
     from geodata.jobs.compact import CompactReport
     from geodata.jobs.drop import DropReport
-    from geodata.jobs.editing import Touched
+    from geodata.jobs.editreport import EditReport
 
 
 @click.command("add-column")
@@ -83,11 +84,7 @@ def add_column(
 
 
 def _added(report: AddColumnReport, tabled: bool) -> str:
-    lines = [
-        _regions(report.regions),
-        f"{report.column}: {report.type} · {count(report.records, 'record')} in "
-        f"{count(report.shards, 'shard')} · {size(report.bytes)}",
-    ]
+    lines = []
     if report.missing:
         lines.append(f"{count(report.missing, 'record')} without a row in the table: null")
     if report.stripped:
@@ -101,7 +98,8 @@ def _added(report: AddColumnReport, tabled: bool) -> str:
         )
     if report.kept:
         lines.append(f"{count(report.kept, 'shard')} had the column already")
-    return _told(lines, report)
+    column = f"{report.column} ({report.type}) to"
+    return _told(report, f"would add {column}" if report.dry_run else f"added {column}", lines)
 
 
 @click.command()
@@ -156,17 +154,12 @@ def _condition(text: str) -> Condition:
 
 
 def _dropped(report: DropReport) -> str:
-    lines = [
-        _regions(report.regions),
-        f"{count(report.records, 'record')} of {count(report.shards, 'shard')} · "
-        f"{size(report.bytes)} to write anew"
-        + (f" · {count(report.emptied, 'shard')} emptied" if report.emptied else ""),
-    ]
+    lines = []
     if report.missing_keys:
         named = ", ".join(report.missing)
         more = ", …" if report.missing_keys > len(report.missing) else ""
         lines.append(f"{count(report.missing_keys, 'key')} not found: {named}{more}")
-    return _told(lines, report)
+    return _told(report, "would drop" if report.dry_run else "dropped", lines)
 
 
 @click.command()
@@ -197,35 +190,39 @@ def compact(
 
 
 def _compacted(report: CompactReport) -> str:
-    lines = [
-        _regions(report.regions),
-        f"{count(report.shards_in, 'shard')} → {count(report.shards_out, 'shard')} · "
-        f"{count(report.records, 'record')} · {size(report.bytes_in)}"
-        + (f" → {size(report.bytes_out)}" if report.bytes_out else ""),
-    ]
-    return _told(lines, report)
+    return _told(report, "would merge" if report.dry_run else "merged", [])
 
 
-def _regions(regions: dict[str, Touched]) -> str:
-    rows = [(name, t.records, t.shards, size(t.bytes)) for name, t in regions.items()]
-    return table(["region", "records", "shards", "bytes"], rows) if rows else ""
-
-
-def _told(lines: list[str], report: AddColumnReport | DropReport | CompactReport) -> str:
-    """Return the lines, with what may not be read here and what became of it."""
-    lines = [line for line in lines if line]
-    lines += [
+def _told(report: EditReport, did: str, lines: list[str]) -> str:
+    """Return what an edit did, to what, and what it made of it, with `lines` of its own."""
+    idle = report.unchanged or not report.shards
+    version = f"{report.dataset} {short(report.version)}"
+    if idle:
+        end = f"nothing to do: {version} is as it should be"
+    else:
+        end = "nothing was written" if report.dry_run else f"{version} committed"
+        written = f" · {size(report.bytes_out)}" if report.bytes_out else ""
+        lines = [
+            f"{did} {count(report.records, 'record')} in {count(report.shards, 'shard')} · "
+            f"{size(report.bytes)} → {count(report.shards_out, 'shard')}{written}",
+            *_regions(report),
+            *lines,
+        ]
+    left = [
         f"{region}: {count(records, 'record')} may not be read here; run this there too"
         for region, records in report.left.items()
     ]
-    version = f"{report.dataset} {short(report.version)}"
-    if report.dry_run:
-        lines.append("nothing was written")
-    elif report.unchanged:
-        lines.append(f"nothing to do: {version} is as it should be")
-    else:
-        lines.append(f"{version} committed")
-    return "\n".join(lines)
+    return "\n".join([*lines, *left, end])
+
+
+def _regions(report: EditReport) -> list[str]:
+    """Return what each region has of it; a staging dataset has none."""
+    rows = [
+        (name, total.records, total.shards, size(total.bytes))
+        for name, total in report.regions.items()
+        if name != STAGING
+    ]
+    return [table(["region", "records", "shards", "bytes"], rows)] if rows else []
 
 
 ALL = [add_column, drop, compact]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from importlib.resources import files
 
 import click
+
+from geodata.cli.output import print_json
 
 GUIDES = files("geodata") / "guides"
 TOPICS = ("start", "convert", "editing", "formats", "regions", "loading", "training")
@@ -18,7 +19,7 @@ def docs(topic: str | None, as_json: bool) -> None:
     """Print the guide to TOPIC; without one, list the guides."""
     texts = {name: _read(name) for name in ([topic] if topic else TOPICS)}
     if as_json:
-        click.echo(json.dumps({"schema_version": 1, "guides": texts}, ensure_ascii=False))
+        print_json({"schema_version": 1, "guides": texts})
     elif topic:
         click.echo(texts[topic], nl=False)
     else:

@@ -6,11 +6,13 @@ import json
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from geodata.cli.output import print_json
 from geodata.errors import ConfigError, GeodataError
 
 if TYPE_CHECKING:
@@ -163,7 +165,8 @@ def fail(error: GeodataError, as_json: bool) -> int:
     """Show an error in one line and return its exit code; with -v, also where it came from."""
     if error.__cause__ is not None:
         logging.getLogger("geodata").info("caused by", exc_info=error.__cause__)
-    if as_json:
-        click.echo(json.dumps(error.to_json(), ensure_ascii=False))
     click.echo(f"error: {error}", err=True)
+    if as_json:
+        with suppress(OSError):
+            print_json(error.to_json())
     return error.exit_code

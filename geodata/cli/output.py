@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -113,4 +114,26 @@ def _is_size(cell: Any) -> bool:
 
 def emit(report: Any, as_json: bool, text: str) -> None:
     """Print a report: its JSON object, or the text for people."""
-    click.echo(json.dumps(report.to_json(), ensure_ascii=False) if as_json else text)
+    if as_json:
+        print_json(report.to_json())
+    else:
+        click.echo(text)
+
+
+_printed = ContextVar("_printed", default=False)
+
+
+def print_json(value: Any) -> None:
+    """Print the one JSON object of a command."""
+    _printed.set(True)
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:  # in another encoding, or with a name that is no text
+        text = json.dumps(value)
+    click.echo(text)
+
+
+def has_printed_json() -> bool:
+    """Return whether this process has printed a JSON object, or was about to."""
+    return _printed.get()

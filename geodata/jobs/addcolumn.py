@@ -12,9 +12,8 @@ import hashlib
 import inspect
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,10 +24,10 @@ from geodata import schema as schemas
 from geodata.config import GeodataConfig
 from geodata.errors import ConfigError, PolicyDenied
 from geodata.executors import Executor, get_executor
-from geodata.formats.joined import column_part
-from geodata.jobs.base import SCHEMA_VERSION, Progress, Silent
-from geodata.jobs.editing import Edit, Touched, made_by, touched
-from geodata.manifest import Index
+from geodata.jobs.base import Progress, Silent
+from geodata.jobs.editing import Edit, made_by
+from geodata.jobs.editreport import EditReport, carried_out
+from geodata.jobs.newvalues import Exact
 from geodata.partition.addition import (
     Addition,
     Computing,
@@ -56,36 +55,22 @@ MEDIA = ("image", "audio", "text")
 """Types of a column beside those of Arrow: encoded bytes and text, files of their own in tars."""
 
 
-@dataclass(slots=True)
-class AddColumnReport:
-    """What was added, or would be, by region.
+@dataclass(slots=True, kw_only=True)
+class AddColumnReport(EditReport):
+    """What was added, or would be: to which records, and shards, which all stay.
 
-    `missing` records have no row in the table and are null. `kept` shards had the column already;
-    `left` counts by region records that may not be read here and are without it. `free` records may
-    be read in every region, and so may what a table gave them. `stripped` counts images that lost
-    what cameras add. `bytes` are those of the new files, 0 in a dry run.
+    `bytes_out` are those of the new files beside them. `missing` records have no row in the table
+    and are null. `kept` shards had the column already; records that may not be read here are
+    without it. `free` records may be read in every region, and so may what a table gave them.
+    `stripped` counts images that lost what cameras add.
     """
 
-    dataset: str
-    version: str
     column: str
     type: str
-    records: int
-    shards: int
-    missing: int
-    kept: int
-    regions: dict[str, Touched]
-    left: dict[str, int] = field(default_factory=dict)
+    missing: int = 0
+    kept: int = 0
     free: int = 0
     stripped: int = 0
-    bytes: int = 0
-    seconds: float = 0.0
-    dry_run: bool = False
-    unchanged: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as plain JSON."""
-        return {"schema_version": SCHEMA_VERSION, **asdict(self)}
 
 
 def add_column(
@@ -116,7 +101,6 @@ def add_column(
     "strip". Raises ConfigError, SchemaError, PolicyDenied, CommitConflict, CorruptShard,
     StoreError.
     """
-    began = time.monotonic()
     if (function is None) == (join is None):
         raise ConfigError("give a function, or a table", hint="--function, or --join and --on")
     for option, value in ("--on", on), ("--column", column):
@@ -132,13 +116,7 @@ def add_column(
     asked = {"column": name, "type": type, "replace": replace, "exif": exif, **source.identity()}
     edit = Edit.of(dataset, config, OPERATION, asked, progress or Silent())
     run = _Adding(edit, name, given, source, replace, exif, get_executor("local", workers))
-    if dry_run:
-        report = run.preview()
-    else:
-        with edit.held():
-            report = run.run()
-    report.seconds = round(time.monotonic() - began, 3)
-    return report
+    return carried_out(edit, dry_run, run.preview, run.run)
 
 
 def field_of(name: str, kind: str) -> pa.Field:
@@ -172,7 +150,7 @@ class _Computed:
     def field(self, edit: Edit, name: str) -> pa.Field:
         """Return the field of the first values that are not null."""
         for placed in edit.shards:
-            kind = first_type(self._making, edit.edited, placed)
+            kind = first_type(Exact(self._making, name), edit.edited, placed)
             if kind is not None:
                 return pa.field(name, kind)
         raise ConfigError("all values are null", hint="Say the type of the column with --type")
@@ -243,11 +221,11 @@ class _Adding:
         edit = self.edit
         known = edit.done(repeat=self.replace)
         if known is not None:
-            return _again(*known)
+            return AddColumnReport.again(*known)
         edit.plan()
         made = self.field()
         home = edit.works.get(edit.catalog.access.here, edit.folder)
-        shared = self._shared(made, home.path / "table")
+        shared = self._exact(self._shared(made, home.path / "table"), made)
         results = edit.run(
             "write",
             self.executor,
@@ -264,10 +242,10 @@ class _Adding:
         added = made_by(edit.shards, results)
         pairs = zip(edit.shards, results, strict=True)
         gone = [placed.shard for placed, result in pairs if result["shards"]]
-        report.bytes = sum(result["bytes"] for result in results)
-        kept = {k: v for k, v in report.to_json().items() if k != "schema_version"}
+        report.bytes_out = sum(result["bytes"] for result in results)
         fields = {"schema_": shared.schema, "labels": self._labels(made)}
-        report.version = edit.commit(added, gone, kept, fields).version
+        more = {"columns": sorted({*edit.added_columns(), self.name})}
+        report.version = edit.commit(added, gone, report.to_keep(), fields, more).version
         return report
 
     def preview(self) -> AddColumnReport:
@@ -278,9 +256,7 @@ class _Adding:
             results = self.edit.run(
                 "look", self.executor, preview, self.edit.shards, shared, store=False
             )
-        report = self._report(made, results)
-        report.dry_run = True
-        return report
+        return self._report(made, results)
 
     def field(self) -> pa.Field:
         """Return the field to be: as it is where a column is completed, else that of the values."""
@@ -319,17 +295,22 @@ class _Adding:
         making = self.source.prepare(folder, schema)
         place = schema.get_field_index(self.name)
         after = schema.append(made) if place < 0 else schema.set(place, made)
-        shards = [*self.edit.shards, *self.edit.left]
         return Addition(
             edited=self.edit.edited,
             schema=schemas.to_json(after),
             column=self.name,
             making=making,
             replace=self.replace,
-            fill=any(column_part(self.name) in placed.shard.files for placed in shards),
+            fill=self.name in self.edit.added_columns(),
             exif=self.exif,
             labels=len(self._labels(made)[self.name]) if schemas.is_label(made) else None,
         )
+
+    def _exact(self, shared: Addition, made: pa.Field) -> Addition:
+        """Return what the tasks share with values that are of the column's type, or refused."""
+        known = schemas.from_json(self.edit.index.schema_).names
+        declared = self.given is not None or (self.name in known and not self.replace)
+        return replace(shared, making=Exact(shared.making, self.name, made.type, declared))
 
     def _labels(self, made: pa.Field) -> dict[str, list[str]]:
         known = self.edit.index.labels
@@ -342,17 +323,14 @@ class _Adding:
         edit = self.edit
         pairs = zip(edit.shards, results, strict=True)
         changed = [placed for placed, result in pairs if result["changed"]]
-        report = AddColumnReport(
-            dataset=edit.index.dataset,
-            version=edit.index.version,
+        report = AddColumnReport.of(
+            edit,
+            [(placed, placed.shard.live) for placed in changed],
+            shards_out=len(changed),
             column=self.name,
             type=str(made.type),
-            records=sum(placed.shard.live for placed in changed),
-            shards=len(changed),
             missing=sum(result["missing"] for result in results),
             kept=len(edit.shards) - len(changed),
-            regions=touched(changed),
-            left=edit.left_behind(),
             free=sum(p.shard.live for p in changed if p.shard.tag.data_category in FREE),
             stripped=sum(result.get("stripped", 0) for result in results),
         )
@@ -367,9 +345,3 @@ class _Adding:
                 hint="--on names a column of both, or the table's column of record keys",
             )
         return report
-
-
-def _again(index: Index, done: dict[str, Any]) -> AddColumnReport:
-    regions = {name: Touched(**total) for name, total in done["regions"].items()}
-    known = {**done, "regions": regions, "version": index.version, "unchanged": True}
-    return AddColumnReport(**known)

@@ -15,6 +15,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -25,6 +26,9 @@ from geodata.executors import Executor
 JOBS_DIR = ".jobs"
 SCHEMA_VERSION = 1
 """Of the `--json` output of every command."""
+
+_MOST_ATTEMPTS = 1000
+"""To take a folder that others remove at the same time."""
 
 NAME_CHARS = 24
 """Of a digest, in names of files of a job."""
@@ -91,11 +95,13 @@ class JobFolder:
             os.close(self._lock)
 
     def _take(self) -> None:
-        while True:
-            self.path.mkdir(parents=True, exist_ok=True)
+        for attempt in count(1):
             try:
+                self.path.mkdir(parents=True, exist_ok=True)
                 descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-            except FileNotFoundError:  # the folder went between the two calls
+            except (FileNotFoundError, FileExistsError):  # the folder went meanwhile
+                if attempt == _MOST_ATTEMPTS:
+                    raise
                 continue
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -2,26 +2,27 @@
 
 Appends and drops leave shards far under the target size, which cost an open and a seek each. Those
 of one tag, region and set of columns, all with their tokens counted or none, become shards of about
-the target; a shard of at least half of it that is one file without tombstones stays as it is. What
-is in the records stays as it is.
+the target; a shard of at least half of it that is one file without tombstones stays as it is. Those
+in which an added column is null throughout stay apart, so that it can be completed. What is in the
+records stays as it is.
 """
 
 from __future__ import annotations
 
-import time
+import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from geodata.config import GeodataConfig
 from geodata.errors import ConfigError
 from geodata.executors import Executor, get_executor
 from geodata.formats.joined import column_files, data_parts
-from geodata.jobs.base import SCHEMA_VERSION, Progress, Silent
-from geodata.jobs.editing import Edit, Touched, made_by, touched
+from geodata.jobs.base import Progress, Silent
+from geodata.jobs.editing import Edit, made_by
+from geodata.jobs.editreport import EditReport, carried_out
 from geodata.manifest import Index, Shard
 from geodata.partition.opening import Placed
-from geodata.partition.rewriting import Merge, measure_shard, merge_shards
+from geodata.partition.rewriting import Measuring, Merge, measure_shard, merge_shards
 from geodata.tags import STAGING
 
 OPERATION = "compact"
@@ -30,29 +31,9 @@ STAGING_BYTES = 64 << 20
 MAX_SHARD_BYTES = 1 << 30
 
 
-@dataclass(slots=True)
-class CompactReport:
-    """What was merged, or would be: shards in, by region too, and out; `records` they hold.
-
-    `left` counts by region records that may not be read here.
-    """
-
-    dataset: str
-    version: str
-    records: int
-    shards_in: int
-    shards_out: int
-    bytes_in: int
-    regions: dict[str, Touched]
-    left: dict[str, int] = field(default_factory=dict)
-    bytes_out: int = 0
-    seconds: float = 0.0
-    dry_run: bool = False
-    unchanged: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as plain JSON."""
-        return {"schema_version": SCHEMA_VERSION, **asdict(self)}
+@dataclass(slots=True, kw_only=True)
+class CompactReport(EditReport):
+    """What was merged, or would be: the shards that give way, and all their records."""
 
 
 def compact(
@@ -70,20 +51,12 @@ def compact(
     of staging in the order of the shards. Raises ConfigError, PolicyDenied, CommitConflict,
     CorruptShard, StoreError.
     """
-    began = time.monotonic()
     if shard_size is not None and not 0 < shard_size <= MAX_SHARD_BYTES:
         raise ConfigError(f"shards of {shard_size} bytes", hint="--shard-size is at most 1GiB")
     asked = {"shard_size": shard_size}
     edit = Edit.of(dataset, config, OPERATION, asked, progress or Silent())
     run = _Compact(edit, shard_size or _usual(edit.index), workers)
-    if dry_run:
-        report = run.summary(run.merges(store=False))
-        report.dry_run = True
-    else:
-        with edit.held():
-            report = run.run()
-    report.seconds = round(time.monotonic() - began, 3)
-    return report
+    return carried_out(edit, dry_run, lambda: run.summary(run.merges(store=False)), run.run)
 
 
 def _usual(index: Index) -> int:
@@ -101,7 +74,7 @@ class _Compact:
         edit = self.edit
         known = edit.done()
         if known is not None:
-            return _again(*known)
+            return CompactReport.again(*known)
         edit.plan()
         merges = self.merges(store=True)
         report = self.summary(merges)
@@ -117,21 +90,19 @@ class _Compact:
         made = [shard for shards in added.values() for shard in shards]
         report.shards_out, report.bytes_out = len(made), sum(shard.nbytes for shard in made)
         gone = [placed.shard for merge in merges for placed in merge.shards]
-        kept = {k: v for k, v in report.to_json().items() if k != "schema_version"}
-        report.version = edit.commit(added, gone, kept).version
+        report.version = edit.commit(added, gone, report.to_keep()).version
         return report
 
     def merges(self, *, store: bool) -> list[Merge]:
         """Return which shards are to be one, measured by the bytes by which shards are cut."""
         asked = [placed for placed in self.edit.shards if self._may_grow(placed.shard)]
-        found = self.edit.run(
-            "survey", self._executor(), measure_shard, asked, self.edit.edited, store=store
-        )
-        groups: dict[tuple[Any, ...], list[tuple[Placed, int]]] = {}
+        shared = Measuring(self.edit.edited, self.edit.added_columns())
+        found = self.edit.run("survey", self._executor(), measure_shard, asked, shared, store=store)
+        groups: dict[str, list[tuple[Placed, int]]] = {}
         for placed, measured in zip(asked, found, strict=True):
-            held = measured["counted"], *measured["columns"]
+            held = measured["counted"], measured["columns"], measured["unfilled"]
             group = (placed.region, placed.shard.tag.digest, *held)
-            groups.setdefault(group, []).append((placed, measured["planned"]))
+            groups.setdefault(json.dumps(group), []).append((placed, measured["planned"]))
         packed = (run for _key, group in sorted(groups.items()) for run in self._packed(group))
         return [Merge(tuple(run), len(run) > 1 and run[0].region != STAGING) for run in packed]
 
@@ -158,17 +129,8 @@ class _Compact:
 
     def summary(self, merges: Sequence[Merge]) -> CompactReport:
         """Return what merging does."""
-        shards = [placed for merge in merges for placed in merge.shards]
-        return CompactReport(
-            dataset=self.edit.index.dataset,
-            version=self.edit.index.version,
-            records=sum(placed.shard.live for placed in shards),
-            shards_in=len(shards),
-            shards_out=len(merges),
-            bytes_in=sum(placed.shard.nbytes for placed in shards),
-            regions=touched(shards),
-            left=self.edit.left_behind(),
-        )
+        about = [(placed, placed.shard.live) for merge in merges for placed in merge.shards]
+        return CompactReport.of(self.edit, about, shards_out=len(merges))
 
     def _executor(self) -> Executor:
         return get_executor("local", self.workers)
@@ -182,9 +144,3 @@ def _is_loose(shard: Shard) -> bool:
 def _worthwhile(run: list[Placed]) -> Iterator[list[Placed]]:
     if len(run) > 1 or (run and _is_loose(run[0].shard)):
         yield run
-
-
-def _again(index: Index, done: dict[str, Any]) -> CompactReport:
-    regions = {name: Touched(**total) for name, total in done["regions"].items()}
-    known = {**done, "regions": regions, "version": index.version, "unchanged": True}
-    return CompactReport(**known)

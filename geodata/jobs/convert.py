@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from geodata.catalog import Catalog, make_access, stamp
+from geodata.durable import storing
 from geodata.errors import ConfigError
 from geodata.formats import FORMATS
 from geodata.jobs.base import SCHEMA_VERSION, JobFolder, digest_of
@@ -152,6 +153,10 @@ def destination(source: str | Path, dest: str | Path) -> Path:
         str(root).encode()
     except UnicodeEncodeError as error:
         raise ConfigError("the destination's name is not UTF-8") from error
+    with storing(root):
+        there = next(path for path in (root, *root.parents) if path.exists())
+    if not there.is_dir():
+        raise ConfigError("the destination is to be a folder, and this is a file", file=str(there))
     if source.is_dir() and root.resolve().is_relative_to(source.resolve()):
         raise ConfigError("the destination lies in the source", file=str(dest))
     return root

@@ -5,7 +5,6 @@ This is an edit, no erasure: older versions hold the records still, until `gc` r
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,9 +16,9 @@ from geodata import schema as schemas
 from geodata.config import Condition, GeodataConfig
 from geodata.errors import ConfigError
 from geodata.executors import Executor, get_executor
-from geodata.jobs.base import SCHEMA_VERSION, Progress, Silent, digest_of
-from geodata.jobs.editing import Edit, Touched, made_by
-from geodata.manifest import Index
+from geodata.jobs.base import Progress, Silent, digest_of
+from geodata.jobs.editing import Edit, made_by
+from geodata.jobs.editreport import EditReport, carried_out
 from geodata.partition.opening import Placed
 from geodata.partition.rewriting import Choice, Dropping, choose_rows, drop_rows
 from geodata.tagging import holds
@@ -29,32 +28,21 @@ NAMED = 20
 """Most keys that a report names."""
 
 
-@dataclass(slots=True)
-class DropReport:
-    """What a drop did, or would do: by region the records dropped, of which shards and bytes.
+@dataclass(slots=True, kw_only=True)
+class DropReport(EditReport):
+    """What a drop did, or would do: the records dropped, of which shards.
 
     `emptied` of those shards had no other record. `missing` names some of the keys that were not
-    found, `missing_keys` counts them. `left` counts by region records that may not be read here.
+    found, `missing_keys` counts them.
     """
 
-    dataset: str
-    version: str
-    records: int
-    shards: int
-    bytes: int
-    emptied: int
-    regions: dict[str, Touched]
+    emptied: int = 0
     missing_keys: int = 0
     missing: list[str] = field(default_factory=list)
-    left: dict[str, int] = field(default_factory=dict)
-    bytes_out: int = 0
-    seconds: float = 0.0
-    dry_run: bool = False
-    unchanged: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as plain JSON."""
-        return {"schema_version": SCHEMA_VERSION, **asdict(self)}
+    def to_keep(self) -> dict[str, Any]:
+        """Return what the version keeps: not the keys that were not found."""
+        return {k: v for k, v in asdict(self).items() if k != "missing"}
 
 
 def drop(
@@ -72,7 +60,6 @@ def drop(
     Only shards that hold some are written anew, with the same tag and in the same order. Raises
     ConfigError, PolicyDenied, CommitConflict, CorruptShard, StoreError.
     """
-    began = time.monotonic()
     if bool(keys) == (where is not None):
         raise ConfigError("give keys, or a condition", hint="--key, --keys FILE or --where")
     wanted = sorted(set(keys))
@@ -86,14 +73,7 @@ def drop(
     choice = Choice(pa.array(wanted, pa.string()) if wanted else None, where)
     _check_condition(edit, choice)
     run = _Drop(edit, choice, wanted, workers)
-    if dry_run:
-        report = run.survey(store=False)[0]
-        report.dry_run = True
-    else:
-        with edit.held():
-            report = run.run()
-    report.seconds = round(time.monotonic() - began, 3)
-    return report
+    return carried_out(edit, dry_run, lambda: run.survey(store=False)[0], run.run)
 
 
 def read_keys(path: Path) -> list[str]:
@@ -135,7 +115,7 @@ class _Drop:
         edit = self.edit
         known = edit.done()
         if known is not None:
-            return _again(*known)
+            return DropReport.again(*known)
         edit.plan()
         report, affected = self.survey(store=True)
         if not affected:
@@ -145,9 +125,8 @@ class _Drop:
         results = edit.run("write", self._executor(), drop_rows, affected, self._shared())
         added = made_by(affected, results)
         report.bytes_out = sum(shard.nbytes for made in added.values() for shard in made)
-        kept = {k: v for k, v in report.to_json().items() if k not in ("missing", "schema_version")}
         gone = [placed.shard for placed in affected]
-        report.version = edit.commit(added, gone, kept).version
+        report.version = edit.commit(added, gone, report.to_keep()).version
         return report
 
     def survey(self, *, store: bool) -> tuple[DropReport, list[Placed]]:
@@ -159,23 +138,14 @@ class _Drop:
         found = {number for result in results for number in result["keys"]}
         missing = [key for number, key in enumerate(self.keys) if number not in found]
         pairs = [(p, r["chosen"]) for p, r in zip(edit.shards, results, strict=True) if r["chosen"]]
-        regions: dict[str, Touched] = {}
-        for placed, chosen in pairs:
-            total = regions.setdefault(placed.region, Touched())
-            total.records += chosen
-            total.shards += 1
-            total.bytes += placed.shard.nbytes
-        report = DropReport(
-            dataset=edit.index.dataset,
-            version=edit.index.version,
-            records=sum(total.records for total in regions.values()),
-            shards=len(pairs),
-            bytes=sum(total.bytes for total in regions.values()),
-            emptied=sum(chosen == placed.shard.live for placed, chosen in pairs),
-            regions=regions,
+        emptied = sum(chosen == placed.shard.live for placed, chosen in pairs)
+        report = DropReport.of(
+            edit,
+            pairs,
+            shards_out=len(pairs) - emptied,
+            emptied=emptied,
             missing_keys=len(missing),
             missing=missing[:NAMED],
-            left=edit.left_behind(),
         )
         return report, [placed for placed, _chosen in pairs]
 
@@ -184,9 +154,3 @@ class _Drop:
 
     def _executor(self) -> Executor:
         return get_executor("local", self.workers)
-
-
-def _again(index: Index, done: dict[str, Any]) -> DropReport:
-    regions = {name: Touched(**total) for name, total in done["regions"].items()}
-    known = {**done, "regions": regions, "version": index.version, "unchanged": True}
-    return DropReport(**known)

@@ -8,6 +8,7 @@ is done with it, so that a rerun redoes none, even where another version came in
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from geodata.catalog import Catalog, Change, holds, locate
 from geodata.config import GeodataConfig
 from geodata.errors import ConfigError, GeodataError, PolicyDenied
 from geodata.executors import Executor
+from geodata.formats.joined import column_files
 from geodata.jobs.base import JobFolder, Progress, digest_of
 from geodata.manifest import Index, Shard, Version
 from geodata.partition.opening import Edited, Placed
@@ -25,15 +27,6 @@ from geodata.policy import Movement
 
 EDITS = ("add-column", "drop")
 """Operations that a dataset made anew of its source would undo."""
-
-
-@dataclass(slots=True)
-class Touched:
-    """What an edit does in a region."""
-
-    records: int = 0
-    shards: int = 0
-    bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -52,6 +45,7 @@ class Edit:
     folder: JobFolder
     works: dict[str, JobFolder]
     progress: Progress
+    began: float
 
     @classmethod
     def of(
@@ -66,6 +60,7 @@ class Edit:
 
         ConfigError if `reference` names an older one, PolicyDenied if no record may be read here.
         """
+        began = time.monotonic()
         place = locate(reference, config)
         catalog = Catalog.at(place, operation)
         index = catalog.index()
@@ -87,7 +82,9 @@ class Edit:
         folder = JobFolder(Path(place.root), name)
         roots = {region: catalog.store(index, region).url for region in index.regions}
         works = {region: JobFolder(Path(root), name) for region, root in roots.items()}
-        return cls(operation, identity, catalog, index, shards, left, folder, works, progress)
+        return cls(
+            operation, identity, catalog, index, shards, left, folder, works, progress, began
+        )
 
     @property
     def digest(self) -> str:
@@ -194,10 +191,12 @@ class Edit:
         gone: Iterable[Shard],
         report: Mapping[str, Any],
         fields: Mapping[str, Any] | None = None,
+        more: Mapping[str, Any] | None = None,
     ) -> Index:
         """Commit the edit: shards that are `gone` give way to those `added`, by region.
 
-        CommitConflict if another writer changed one of them, or the schema.
+        The version keeps the `report`, and `more` to tell. CommitConflict if another writer changed
+        one of the shards, or the schema.
         """
         change = Change(
             operation=self.operation,
@@ -205,7 +204,7 @@ class Edit:
             added=added,
             removed=list(gone),
             fields=fields or {},
-            report={"identity": self.identity, "done": dict(report)},
+            report={"identity": self.identity, "done": dict(report), **(more or {})},
         )
         index = self.catalog.amend(self.index, change)
         self.forget()
@@ -217,6 +216,12 @@ class Edit:
             if folder.path != self.folder.path:
                 folder.remove()
         self.folder.remove()
+
+    def added_columns(self) -> frozenset[str]:
+        """Return the columns that were added, null in shards of an append until they are again."""
+        shards = [placed.shard for placed in (*self.shards, *self.left)]
+        files = (name for shard in shards for name in column_files(shard.files))
+        return frozenset([*self.index.report.get("columns", ()), *files])
 
     def left_behind(self) -> dict[str, int]:
         """Return by region how many records may not be read here."""
@@ -293,14 +298,3 @@ def _in_order(
 def _shards_in(tasks: Sequence[Any]) -> Iterator[Placed]:
     for task in tasks:
         yield from [task] if isinstance(task, Placed) else task.shards
-
-
-def touched(shards: Iterable[Placed]) -> dict[str, Touched]:
-    """Return the totals of shards, by region."""
-    found: dict[str, Touched] = {}
-    for placed in shards:
-        total = found.setdefault(placed.region, Touched())
-        total.records += placed.shard.live
-        total.shards += 1
-        total.bytes += placed.shard.nbytes
-    return found

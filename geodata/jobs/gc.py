@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from geodata.catalog import UNREADABLE, Catalog, Place, locate
-from geodata.catalog.copies import COPIES_DIR, copy_of
+from geodata.catalog.copies import COPIES_DIR, copy_of, index_copy, index_digests, original_of
 from geodata.config import GeodataConfig
-from geodata.errors import ConfigError, ManifestError
+from geodata.errors import ConfigError, ManifestError, ObjectNotFound
 from geodata.jobs.base import SCHEMA_VERSION, JobFolder
 from geodata.jobs.deliveries import unfinished
 from geodata.manifest import METADATA_DIR, Index, Version
@@ -109,7 +109,9 @@ def _collect(
     kept, gone, needed = _kept(catalog, keep)
     report.versions, report.kept = list(map(str, gone)), list(map(str, kept))
     needed |= delivered
-    places = list(_places(_stores(catalog, [*kept.values(), *_whole(catalog, gone)])))
+    stores = _stores(catalog, [*kept.values(), *_whole(catalog, gone)])
+    needed |= set(_index_copies(stores, kept))
+    places = list(_places(stores))
     for version in gone:
         report.add("versions", catalog.drop(version, report.dry_run))
     for store, prefix, kind in places:
@@ -191,12 +193,21 @@ def _needed(catalog: Catalog, index: Index, known: Collection[str]) -> Iterator[
     """Yield the keys of all files that a version names, but of lists those not yet `known`."""
     for key in re.findall(rf"{METADATA_DIR}/sources/[^\"]+", json.dumps(index.report)):
         yield from (key, copy_of(key))
-    yield from catalog.index_copies(index.id)
     for region, entry in index.regions.items():
         if entry.listing.path not in known:
             for shard in catalog.shards(index, region):
                 yield from (ref.path for ref in shard.files.values())
             yield from (entry.listing.path, copy_of(entry.listing.path))
+
+
+def _index_copies(
+    stores: Iterable[tuple[str, GatedStore]], kept: Collection[Version]
+) -> Iterator[str]:
+    """Yield the keys of all copies of the indexes of versions, whatever they say."""
+    for _region, store in stores:
+        for version, digests in index_digests(store).items():
+            if version in kept:
+                yield from (index_copy(version, digest) for digest in digests)
 
 
 def _stores(catalog: Catalog, indexes: Iterable[Index]) -> list[tuple[str, GatedStore]]:
@@ -236,13 +247,24 @@ def _sweep(
     before: float,
     report: GcReport,
 ) -> None:
-    """Remove the objects below a prefix that nothing needs, or what was never finished there."""
+    """Remove the objects below a prefix that nothing needs, or what was never finished there.
+
+    A copy stays where what it is of is young: a commit that finds it there does not make it again.
+    """
     for info in store.list(prefix, kind == UNFINISHED):
         if info.key in needed:
             continue
-        if info.modified >= before:
+        if info.modified >= before or (kind == "copies" and _is_young(store, info.key, before)):
             report.young += 1
             continue
         report.add(kind, info.nbytes)
         if not report.dry_run:
             store.delete(info.key)
+
+
+def _is_young(store: GatedStore, copy: str, before: float) -> bool:
+    """Return whether that which a copy is of has been written since `before`."""
+    try:
+        return store.stat(original_of(copy)).modified >= before
+    except ObjectNotFound:
+        return False

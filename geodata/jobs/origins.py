@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from geodata.catalog import Catalog
+from geodata.catalog.versions import is_lost
 from geodata.durable import storing
-from geodata.errors import ConfigError, FormatVersionError, ManifestError
+from geodata.errors import ConfigError, FormatVersionError, ManifestError, StoreError
 from geodata.jobs.listed import Entry, Listed, entries_of
 from geodata.manifest import METADATA_DIR, Index, Shard, Version
 from geodata.sources.base import KINDS, Reading, Source, list_files
@@ -30,6 +31,8 @@ from geodata.stores import GatedStore, open_store
 from geodata.tags import METADATA, STAGING, UNCLASSIFIED, Tag
 
 FORMAT_VERSION = 1
+
+_MEND = "geodata repair DATASET brings it back if there is a copy of it"
 
 _OTHER = "If this is another source, give it an id of its own: --source-id NAME"
 
@@ -110,9 +113,16 @@ def _key(digest: str) -> str:
 
 def _lines(store: GatedStore, ref: dict[str, Any], tag: Tag) -> Iterator[dict[str, Any]]:
     """Yield what was kept under a reference."""
-    data = store.read(ref["path"], tag)
+    file = f"{store.url}/{ref['path']}"
+    try:
+        data = store.read(ref["path"], tag)
+    except StoreError as error:
+        if not is_lost(error):
+            raise
+        text = "what a dataset was made of cannot be read, or is gone"
+        raise ManifestError(text, file=file, hint=_MEND) from error
     if hashlib.sha256(data).hexdigest() != ref["sha256"]:
-        raise ManifestError("what a dataset was made of is damaged", file=ref["path"])
+        raise ManifestError("what a dataset was made of is damaged", file=file, hint=_MEND)
     lines = map(json.loads, io.BytesIO(data))
     head = next(lines)
     if head["format_version"] > FORMAT_VERSION:

@@ -7,11 +7,9 @@ Each shard becomes a file, each unit a row group; erased records are left out. T
 from __future__ import annotations
 
 import re
-import secrets
-import shutil
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,11 +20,11 @@ import pyarrow.parquet as pq
 from geodata import schema as schemas
 from geodata.catalog import Catalog, locate
 from geodata.config import GeodataConfig
-from geodata.durable import storing, sync
+from geodata.durable import point, storing, sync
 from geodata.errors import ConfigError, PolicyDenied, SchemaError
 from geodata.executors import get_executor
 from geodata.formats import get_format
-from geodata.jobs.base import SCHEMA_VERSION, Progress, Silent
+from geodata.jobs.base import SCHEMA_VERSION, JobFolder, Progress, Silent, digest_of
 from geodata.jobs.petastormcolumns import Column, column_of, ranks_of
 from geodata.manifest import Index, Shard
 from geodata.partition.opening import open_in_place
@@ -113,12 +111,11 @@ def export(
         raise ConfigError(f"{index.version} holds no records", file=catalog.root)
     if not tasks:
         raise PolicyDenied(f"{catalog.access.here} may export none of the {denied:,} records")
-    beside = target.with_name(f".{target.name}-{secrets.token_hex(4)}")
     names = tuple(field.name for field in fields)
-    shared = _Shared(index.format, index.schema_, names, decode_images, catalog.access, str(beside))
-    try:
-        with storing(beside):
-            beside.mkdir(parents=True)
+    with _appearing(target) as work:
+        shared = _Shared(
+            index.format, index.schema_, names, decode_images, catalog.access, str(work)
+        )
         shown.start("export", sum(task.shard.nbytes for task in tasks), "B")
         written: dict[int, dict[str, Any]] = {}
         with closing(get_executor("local", workers).run(_write, tasks, shared)) as finished:
@@ -127,13 +124,8 @@ def export(
                 shown.advance(tasks[number].shard.nbytes)
         shown.finish()
         results = [written[number] for number in range(len(tasks))]
-        _write_metadata(interpreter, beside, _name_of(index.dataset), made, results)
-        nbytes = sum(file.stat().st_size for file in beside.iterdir())
-        with storing(target):
-            beside.rename(target)
-            sync(target.parent)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        _write_metadata(interpreter, work, _name_of(index.dataset), made, results)
+        nbytes = sum(file.stat().st_size for file in work.iterdir())
     return ExportReport(
         dataset=index.dataset,
         version=index.version,
@@ -170,6 +162,33 @@ def _checked(folder: Path) -> Path:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError("the folder holds something", file=str(folder), hint="Choose a new one")
     return folder
+
+
+@contextmanager
+def _appearing(target: Path) -> Iterator[Path]:
+    """Yield a folder to fill; it becomes `target` when the body has ended well.
+
+    What a killed run of the same was making goes. StoreError while another one runs.
+    """
+    job = JobFolder(target.parent, f"petastorm-{digest_of(target.name)[:12]}")
+    with job.held():
+        try:
+            job.clear_work()
+            _checked(target)
+            with storing(job.work):
+                job.work.mkdir()
+            yield job.work
+            with storing(target):
+                for path in [*job.work.iterdir(), job.work]:
+                    sync(path)
+                point("rename export")
+                job.work.rename(target)
+                point("renamed export")
+                sync(target.parent)
+        finally:
+            job.remove()
+            with suppress(OSError):  # others have jobs there
+                job.path.parent.rmdir()
 
 
 def _fields(schema: pa.Schema, columns: Sequence[str] | None) -> list[pa.Field]:
@@ -216,8 +235,6 @@ def _write(shared: _Shared, task: _Task) -> dict[str, Any]:
             nulls |= {n for n, a in zip(stored.names, made.columns, strict=True) if a.null_count}
             file.write_batch(made, row_group_size=batch.num_rows)
             records, groups = records + batch.num_rows, groups + 1
-    with storing(path):
-        sync(path)
     return {"name": name, "records": records, "groups": groups, "ranks": ranks, "nulls": nulls}
 
 

@@ -159,7 +159,7 @@ class Planner:
         name = self.options.provenance
         if name is None:
             return columns
-        if not name or (name.startswith("__") and name.endswith("__")):
+        if not name or schemas.is_reserved(name):
             raise ConfigError(
                 f"'{name}' is no name for a column",
                 hint="Names in double underscores are reserved: --provenance NAME",

@@ -97,14 +97,31 @@ def drop_rows(shared: Dropping, placed: Placed) -> dict[str, Any]:
     return _delivered(edited, placed, cutter, shard.live - int(gone.sum()), _joined(counts))
 
 
-def measure_shard(edited: Edited, placed: Placed) -> dict[str, Any]:
-    """Return the bytes that a shard's records take in shards' terms, and what the shard holds."""
+@dataclass(frozen=True, slots=True)
+class Measuring:
+    """What the tasks that measure shards share; `added` are the columns that were added."""
+
+    edited: Edited
+    added: frozenset[str]
+
+
+def measure_shard(shared: Measuring, placed: Placed) -> dict[str, Any]:
+    """Return the bytes that a shard's records take in shards' terms, and what the shard holds.
+
+    Of added columns those that are null throughout are `unfilled`.
+    """
+    edited = shared.edited
     planned, counted = 0, bool(_tokens(edited, placed).size)
     with edited.opened(placed, check=False) as reader:
         schema = held_schema(reader)
+        unfilled = shared.added.intersection(schema.names)
         for batch in _units(reader, schema):
-            planned += int(edited.format.row_nbytes(_living(batch)).sum())
-    held = {"columns": schema.names, "counted": counted}
+            living = _living(batch)
+            planned += int(edited.format.row_nbytes(living).sum())
+            unfilled = frozenset(
+                name for name in unfilled if living.column(name).null_count == len(living)
+            )
+    held = {"columns": schema.names, "unfilled": sorted(unfilled), "counted": counted}
     return {"records": placed.shard.live, "planned": planned, **held}
 
 

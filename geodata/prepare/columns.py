@@ -82,7 +82,7 @@ class DeclaredTypes:
         if text is None:
             return field
         kind = _media_type(field, text) if text in MEDIA else parse_type(text)
-        _check_becomes(field.type, kind, field.name)
+        check_becomes(field.type, kind, field.name)
         if text in MEDIA:
             return media_field(field.name, text).with_type(kind)
         same = kind.equals(field.type) or (is_label(field) and pa.types.is_integer(kind))
@@ -199,7 +199,7 @@ def _media_type(field: pa.Field, media: str) -> pa.DataType:
     return pa.large_binary() if wide else pa.binary()
 
 
-def _check_becomes(one: pa.DataType, other: pa.DataType, path: str) -> None:
+def check_becomes(one: pa.DataType, other: pa.DataType, path: str) -> None:
     """Raise SchemaError if no value of a type can become one of another."""
     if pa.types.is_null(one) or one.equals(other):
         return
@@ -207,10 +207,10 @@ def _check_becomes(one: pa.DataType, other: pa.DataType, path: str) -> None:
         for field in one:
             if other.get_field_index(field.name) < 0:
                 raise SchemaError(f"the declared struct lacks '{field.name}'", column=path)
-            _check_becomes(field.type, other.field(field.name).type, f"{path}.{field.name}")
+            check_becomes(field.type, other.field(field.name).type, f"{path}.{field.name}")
         return
     if _is_list(one) and _is_list(other):
-        _check_becomes(one.value_type, other.value_type, f"{path}[]")
+        check_becomes(one.value_type, other.value_type, f"{path}[]")
         return
     if _moves_clock(one, other):
         raise SchemaError(

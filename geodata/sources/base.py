@@ -211,7 +211,7 @@ _BARE_SUFFIXES = {
     "parquet": frozenset({".parquet", ".pq"}),
     "text": frozenset({".txt", ".text", ".md", ".rst", ""}),
     "images": frozenset({".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff"}),
-    "audio": frozenset({".wav", ".flac", ".ogg", ".opus", ".mp3", ".m4a", ".aac"}),
+    "audio": frozenset({".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".m4a", ".aac"}),
     "webdataset": frozenset({".tar", ".tgz"}),
     "hdf5": frozenset({".h5", ".hdf5", ".he5"}),
     "tfrecord": frozenset({".tfrecord", ".tfrecords", ".tfrec"}),
@@ -240,8 +240,11 @@ _CHOICES = f"Say what it is with --kind {' | '.join(KINDS)}"
 
 
 def location(source: str | Path, opened: Source) -> str:
-    """Return where a source lies, for plans and reports."""
-    return str(source) if opened.kind == "function" else str(Path(source).absolute())
+    """Return where a source lies, for plans and reports; what is not UTF-8 in it is escaped."""
+    path = Path(source)
+    path = path.resolve() if ".." in path.parts else path.absolute()
+    escaped = os.fsencode(path).decode(errors="backslashreplace")
+    return str(source) if opened.kind == "function" else escaped
 
 
 def open_source(

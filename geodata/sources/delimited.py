@@ -10,7 +10,7 @@ lines are no records.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from decimal import Decimal
 
@@ -89,12 +89,22 @@ class Csv(Corpus):
         """Unite the columns by name; SchemaError for a name that stands twice.
 
         A column without a name is left out if it holds nothing. If it does: SchemaError, or, when
-        `first_wins`, `read` rejects what holds something there.
+        `first_wins`, `read` rejects what holds something there, and also files whose header is no
+        header of this corpus, unless most are such.
         """
         whole: dict[str, set[str]] = {}
+        strange: list[SchemaError] = []
+        headers = 0
         for scan in scans:
             for file, header in scan.columns["headers"].items():
-                self._check_header(file, header)
+                headers += 1
+                try:
+                    self._check_header(file, header, whole.keys())
+                except SchemaError as error:
+                    strange.append(error)
+                    if not first_wins:
+                        raise
+                    continue
                 if file in scan.columns["unnamed"] and not first_wins:
                     raise SchemaError(
                         "a column without a name holds values",
@@ -102,14 +112,10 @@ class Csv(Corpus):
                         row=scan.columns["unnamed"][file],
                         hint=_NAME_THEM,
                     )
-                if header and whole and not whole.keys() & set(header):
-                    raise SchemaError(
-                        "no column of this file is in the files before it",
-                        file=self.shown(file),
-                        hint="The first row of each file must name its columns; or --no-header",
-                    )
                 for name in filter(None, header):
                     whole.setdefault(name, set()).update(scan.columns["kinds"].get(name, ()))
+        if strange and 2 * len(strange) >= headers:
+            raise strange[0]
         return with_text([pa.field(name, _type_of(kinds)) for name, kinds in whole.items()])
 
     def read(
@@ -124,8 +130,10 @@ class Csv(Corpus):
         for part in self.by_file(piece):
             file, key = self.shown(part.file), self.key(part.file)
             for header, block in self._blocks(part, min(_BLOCK_ROWS, most_rows(schema))):
-                builder = _Builder(schema, header, key, file)
+                strange = self._strangeness(part.file, header, schema)
+                builder = _Builder(schema, [] if strange else header, key, file)
                 for row in block:
+                    row.fault = row.fault or strange
                     number = first_row + row.number if row.number else None
                     origin = Reject(file, number, row.fault or "", row.raw)
                     if row.fault is None:
@@ -204,7 +212,8 @@ class Csv(Corpus):
             yield row
         yield from rows
 
-    def _check_header(self, file: int, header: list[str]) -> None:
+    def _check_header(self, file: int, header: list[str], known: Set[str]) -> None:
+        """Raise SchemaError if a file's header names no columns, or none of the `known` ones."""
         if header and not any(header):
             raise SchemaError(
                 "the first row names no column", file=self.shown(file), hint=_NAME_THEM
@@ -218,6 +227,20 @@ class Csv(Corpus):
                     file=self.shown(file),
                     hint=_NAME_THEM,
                 )
+        if header and known and not known & {*header}:
+            raise SchemaError(
+                "no column of this file is in the files before it",
+                file=self.shown(file),
+                hint="The first row of each file must name its columns; or --no-header",
+            )
+
+    def _strangeness(self, file: int, header: list[str], schema: pa.Schema) -> str | None:
+        """Return why a file is none of this corpus, which its header tells."""
+        try:
+            self._check_header(file, header, {field.name for field in data_fields(schema)})
+        except SchemaError as error:
+            return f"the header: {error.message}"
+        return None
 
 
 def _with_header(rows: Iterator[Row]) -> Iterator[Row]:

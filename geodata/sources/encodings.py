@@ -45,6 +45,8 @@ _BY_MARK = {"utf-16": "utf-16-le", "utf-32": "utf-32-le", "utf-8-sig": UTF8}
 _NO_FILES = frozenset({"idna", "punycode", "undefined", "unicode_escape", "raw_unicode_escape"})
 _JAPANESE = re.compile(rb"\x1b\$[@B][!-~]{2}")
 """What only ISO-2022-JP has: the mark of two bytes a character, and one."""
+_KOREAN = b"\x1b$)C"
+"""What a file in ISO-2022-KR begins with; it tells how all lines are read."""
 _DAMAGED = 10
 """Characters of UTF-8 to each that is none, in a text that is UTF-8 all the same."""
 _DECLARE = "say which it is with --encoding"
@@ -69,6 +71,9 @@ class Coding:
 
     def text(self, data: bytes) -> str:
         """Return the text of some bytes; raises UnicodeError, with the place where there is one."""
+        if self.name == "iso2022_kr":
+            decoder = codecs.getincrementaldecoder(self.name)()
+            return decoder.decode(_KOREAN) + decoder.decode(data, final=True)
         text = data.decode(self.name)
         if self.name == "utf-7":
             text.encode()
@@ -175,6 +180,12 @@ def _recognised(head: bytes, likely: str = "") -> Coding | None:
     whole = len(head) < HEAD_BYTES
     if _JAPANESE.search(head) and _decodes(head, "iso2022_jp", whole):
         return Coding("iso2022_jp", 1.0)
+    if head.startswith(_KOREAN) and _decodes(head, "iso2022_kr", whole):
+        return Coding("iso2022_kr", 1.0)
+    for name in ("utf-32-le", "utf-32-be") if b"\0" in head else ():
+        text = _decoded(head, name, whole)
+        if text and "\0" not in text:
+            return Coding(name, 1.0)
     is_utf8 = _decodes(head, UTF8, whole)
     if (is_utf8 and b"\0" not in head) or (not is_utf8 and _is_damaged_utf8(head)):
         return PLAIN
@@ -185,11 +196,14 @@ def _recognised(head: bytes, likely: str = "") -> Coding | None:
 
 
 def _decodes(head: bytes, encoding: str, whole: bool) -> bool:
+    return _decoded(head, encoding, whole) is not None
+
+
+def _decoded(head: bytes, encoding: str, whole: bool) -> str | None:
     try:
-        codecs.getincrementaldecoder(encoding)().decode(head, final=whole)
+        return codecs.getincrementaldecoder(encoding)().decode(head, final=whole)
     except UnicodeDecodeError:
-        return False
-    return True
+        return None
 
 
 def _is_damaged_utf8(head: bytes) -> bool:

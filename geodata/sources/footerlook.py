@@ -11,12 +11,16 @@ from geodata.sources.guarded import Say
 
 
 def look(asked: dict[str, Any], say: Say) -> None:
-    """Tell whether what the footer of the file at `path` says of its columns makes sense."""
+    """Tell of each file of `paths` whether what its footer says of its columns makes sense."""
+    for path in asked["paths"]:
+        say({"sound": _is_sound(path)})
+
+
+def _is_sound(path: str) -> bool:
     try:
-        with pq.ParquetFile(asked["path"], pre_buffer=False) as file:
+        with pq.ParquetFile(path, pre_buffer=False) as file:
             for number in range(file.num_row_groups):
                 look_at(file.metadata.row_group(number), file.schema_arrow)
     except DAMAGE:
-        say({"sound": False})
-    else:
-        say({"sound": True})
+        return False
+    return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -34,19 +34,21 @@ _TOO_LARGE = 32 << 20
 _SMALL = 16 << 10
 """Bytes of encoded values that cannot swell to much, however often each of them stands."""
 
-
 _NO_PARQUET = "the file is not Parquet, or its footer is damaged"
-_KEPT = 64
-"""Files of which it is remembered that their footers can be looked at."""
 _LOOK = "geodata.sources.footerlook"
+_ASKED = 256
+"""Files that are asked about at once."""
 
 
 class Broken(Exception):
     """A file that is not what it was taken for, or not any more; the text says why."""
 
 
-def open_parquet(path: Path) -> pq.ParquetFile:
-    """Open a file and look through its schema; raise Broken if it makes no sense."""
+def open_parquet(path: Path, *, sound: bool | None = None) -> pq.ParquetFile:
+    """Open a file and look through its schema; raise Broken if it makes no sense.
+
+    `sound` is what `sound_footers` says of it, where that is known.
+    """
     try:
         path.open("rb").close()
     except OSError as error:
@@ -54,10 +56,8 @@ def open_parquet(path: Path) -> pq.ParquetFile:
     try:
         file = pq.ParquetFile(path, pre_buffer=False, buffer_size=_READ_AHEAD)
         check_usable(file.schema_arrow)
-        status = path.stat()
-        sound = _counts_agree(file.metadata) and _can_be_looked_at(
-            str(path.absolute()), status.st_size, status.st_mtime_ns
-        )
+        (sound,) = sound_footers([path]) if sound is None else (sound,)
+        sound = sound and _counts_agree(file.metadata)
     except DAMAGE as error:
         raise Broken(_NO_PARQUET) from error
     if not sound:
@@ -66,17 +66,24 @@ def open_parquet(path: Path) -> pq.ParquetFile:
     return file
 
 
-@lru_cache(_KEPT)
-def _can_be_looked_at(path: str, nbytes: int, mtime_ns: int) -> bool:  # noqa: ARG001
-    """Return whether what a footer says of columns can be looked at.
+def sound_footers(paths: Iterable[Path]) -> Iterator[bool]:
+    """Yield of each file whether what its footer says of columns can be looked at.
 
-    pyarrow ends its process where that makes no sense, which so is done by another.
+    pyarrow ends its process where that makes no sense, so that another looks first. One that dies
+    may do so of what came before: a fresh one is asked about the file again.
     """
-    try:
-        (said,) = guard.ask(_LOOK, "look", {"path": path})
-    except guard.Died:
-        return False
-    return bool(said["sound"])
+    coming = iter(paths)
+    while left := [str(path.absolute()) for path in islice(coming, _ASKED)]:
+        while left:
+            done = 0
+            with suppress(guard.Died):
+                for said in guard.ask(_LOOK, "look", {"paths": left}):
+                    done += 1
+                    yield said["sound"]
+            if not done:
+                done = 1
+                yield False
+            left = left[done:]
 
 
 def group_batches(file: pq.ParquetFile, group: int, path: Path) -> Iterator[pa.RecordBatch]:

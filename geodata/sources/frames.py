@@ -21,7 +21,11 @@ _MOST_BYTES = 3 << 30
 
 
 class Ended(Exception):
-    """No frame comes any more: the pipe is closed, or what came is none."""
+    """No frame comes any more: the pipe is closed."""
+
+
+class Garbled(Ended):
+    """What came is no frame."""
 
 
 class Silent(Exception):
@@ -44,16 +48,16 @@ def send(out: BinaryIO, what: dict[str, Any] | pa.RecordBatch) -> None:
 def receive(descriptor: int, patience: float) -> Any:
     """Return the next frame: what JSON says, or a record batch that has passed `validate()`.
 
-    Raises Ended, and Silent after `patience` seconds without a byte.
+    Raises Ended, which may be Garbled; Silent after `patience` seconds without a byte.
     """
     kind, length = _HEAD.unpack(_exactly(descriptor, _HEAD.size, patience))
     if kind not in (b"A", b"J") or length > _MOST_BYTES:
-        raise Ended
+        raise Garbled
     data = _exactly(descriptor, length, patience)
     try:
         return _batch(data) if kind == b"A" else json.loads(data)
-    except (pa.ArrowException, ValueError, StopIteration) as error:
-        raise Ended from error
+    except (pa.ArrowException, ValueError, StopIteration, RecursionError) as error:
+        raise Garbled from error
 
 
 def _write(sink: Any, batch: pa.RecordBatch) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from geodata.errors import StoreError
-from geodata.sources.frames import Ended, Silent, receive
+from geodata.sources.frames import Ended, Garbled, Silent, receive
 
 PATIENCE = 300.0
 """Seconds without a byte after which the process counts as lost."""
@@ -82,33 +82,28 @@ class Guard:
         that goes before the end ends the process.
         """
         asked = {**request, "do": function, "seconds": CPU_SECONDS, "memory": MEMORY}
-        ended, whole, self.busy = False, False, True
         pipe, theirs = os.pipe()
+        sound, self.busy = False, True
         try:
             self._send(asked, theirs)
-            with contextlib.suppress(Ended):
-                while not whole:
-                    said = receive(pipe, PATIENCE)
-                    whole = isinstance(said, dict) and "end" in said
-                    if not whole:
-                        yield said
-            os.close(pipe)
-            pipe = -1
-            code = self._code()
-            ended = True
+            while not _is_end(said := receive(pipe, PATIENCE)):
+                yield said
+            sound = True
+        except Garbled:
+            raise Died("what reads it has gone astray") from None
+        except Ended:
+            code, sound = self._code(), True
+            raise _death(code) from None
         except Silent:
             raise StoreError(
                 f"the process that reads the file said nothing for {PATIENCE:.0f} seconds",
                 hint="Is its disk there? Run the same command again to go on",
             ) from None
         finally:
-            if pipe >= 0:
-                os.close(pipe)
-            if not ended:
+            os.close(pipe)
+            if not sound:
                 self.close()
             self.busy = False
-        if not whole:
-            raise _death(code)
 
     def close(self) -> None:
         """End the process, and what it does."""
@@ -128,22 +123,35 @@ class Guard:
                 pass  # how a child ended that had nothing to do
             with contextlib.suppress(AttributeError, OSError):
                 fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-            socket.send_fds(self._asked, [json.dumps(asked).encode() + b"\n"], [pipe])
+            line = json.dumps(asked).encode() + b"\n"
+            sent = socket.send_fds(self._asked, [line], [pipe])
+            self._asked.sendall(line[sent:])
         except OSError as error:
-            raise StoreError("the process that reads files is gone") from error
+            raise _gone() from error
         finally:
             os.close(pipe)
 
     def _code(self) -> int:
-        """Return how the child ended that answered; 0 if it did not."""
+        """Return how the child ended that answered."""
         said = b""
         while not said.endswith(b"\n"):
             ready, _, _ = select.select([self._asked], [], [], _STARTING)
             more = self._asked.recv(1 << 10) if ready else b""
             if not more:
-                raise StoreError("the process that reads files is gone")
+                raise _gone()
             said += more
         return int(json.loads(said)["code"])
+
+
+def _is_end(said: Any) -> bool:
+    return isinstance(said, dict) and "end" in said
+
+
+def _gone() -> StoreError:
+    return StoreError(
+        "the process that reads files is gone",
+        hint="Memory may be short; run the same command again to go on",
+    )
 
 
 def _death(code: int) -> Died:

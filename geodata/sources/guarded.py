@@ -28,8 +28,8 @@ Say = Callable[[Any], None]
 """Sends a part of an answer: plain JSON, or a record batch."""
 
 _READ_BYTES = 1 << 16
-_OWN_FAULT = 3
-"""Exit code of a child whose function raised what it should not."""
+_FAULT = 3
+"""Exit code of a child whose answer did not come to its end."""
 
 _SPOILT = frozenset({"broken", "lost"})
 """Parts of an answer, one of which a child gives that met what was damaged."""
@@ -44,7 +44,7 @@ def serve(asked: socket.socket, functions: ModuleType) -> None:
         _, status = os.waitpid(child, 0)
         code = os.waitstatus_to_exitcode(status)
         if code:
-            _say_code(asked, code)
+            asked.sendall(json.dumps({"code": code}).encode() + b"\n")
 
 
 def shut_files() -> None:
@@ -60,22 +60,16 @@ def _answers(asked: socket.socket, functions: ModuleType) -> int:
     _limit()
     begun, files = _pages(), resource.getrlimit(resource.RLIMIT_NOFILE)
     _, memory = resource.getrlimit(resource.RLIMIT_AS)
-    code, spoilt = 0, False
-    while not (code or spoilt) and (received := _received(asked)):
+    code = None
+    while code is None and (received := _received(asked)):
         request, pipe = received
         if begun is not None:
             most = begun * resource.getpagesize() + request["memory"]
             most = most if memory == resource.RLIM_INFINITY else min(most, memory)
             resource.setrlimit(resource.RLIMIT_AS, (most, memory))
-        code, spoilt = _answer(functions, request, pipe)
+        code = _answer(functions, request, pipe)
         resource.setrlimit(resource.RLIMIT_NOFILE, files)
-        if not code:
-            _say_code(asked, code)
-    return code
-
-
-def _say_code(asked: socket.socket, code: int) -> None:
-    asked.sendall(json.dumps({"code": code}).encode() + b"\n")
+    return code or 0
 
 
 def _received(asked: socket.socket) -> tuple[dict[str, Any], int] | None:
@@ -87,8 +81,8 @@ def _received(asked: socket.socket) -> tuple[dict[str, Any], int] | None:
     return (json.loads(data), pipes[0]) if data and pipes else None
 
 
-def _answer(functions: ModuleType, request: dict[str, Any], pipe: int) -> tuple[int, bool]:
-    """Run the function that a request names; return a code, and whether it met damage."""
+def _answer(functions: ModuleType, request: dict[str, Any], pipe: int) -> int | None:
+    """Run the function that a request names; return the exit code where there is to be no other."""
     seconds, spoilt = request["seconds"], False
     try:
         with os.fdopen(pipe, "wb") as out:
@@ -102,13 +96,11 @@ def _answer(functions: ModuleType, request: dict[str, Any], pipe: int) -> tuple[
             signal.setitimer(signal.ITIMER_PROF, seconds)
             getattr(functions, request["do"])(request, say)
             say({"end": True})
-    except BrokenPipeError:
-        return 0, True
     except Exception:
-        return _OWN_FAULT, True
+        return _FAULT
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-    return 0, spoilt
+    return 0 if spoilt else None
 
 
 def _limit() -> None:

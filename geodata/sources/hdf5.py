@@ -49,26 +49,13 @@ class Hdf5Files(Corpus):
 
     def __init__(self, listing: Listing, source_id: str, reading: Reading = AS_FOUND):
         super().__init__(listing, source_id, reading)
-        self._inside: Counter[str] | None = None
-
-    @property
-    def ignored(self) -> dict[str, int]:
-        """Return what is of no concern: files by suffix, and what files hold beside records."""
-        if self._inside is None:
-            self.pieces(1 << 62)
-        return {**self._outside, **(self._inside or {})}
-
-    @ignored.setter
-    def ignored(self, files: dict[str, int]) -> None:
-        self._outside = files
+        self._beside: dict[int, dict[str, int]] = {}
+        """What a file holds beside records, which is told when it is cut."""
 
     def pieces(self, target_bytes: int) -> list[Piece]:
         """Return runs of rows or groups; a shard of our own, or a file without sense, is one."""
-        ignored: Counter[str] = Counter()
         files = range(len(self.files))
-        made = [piece for index in files for piece in self._runs(index, target_bytes, ignored)]
-        self._inside = +ignored
-        return made
+        return [piece for index in files for piece in self._runs(index, target_bytes)]
 
     def scan(self, piece: Piece) -> Scan:
         """Note what the file holds, from its headers; of 64-bit integers the range as well."""
@@ -80,7 +67,8 @@ class Hdf5Files(Corpus):
                 return scan
             said = self._asking(piece).scan(several=len(self.files) > 1)
             about = {STATED: said.columns, _MEDIA: said.media, _LAYOUT: said.layout}
-            return Scan(said.rows, said.rows, columns=about, file=piece.file)
+            beside = Counter(self._beside.get(piece.file) if piece.start == 0 else None)
+            return Scan(said.rows, said.rows, columns=about, file=piece.file, ignored=beside)
         except Broken as error:
             about = {_REFUSED: error.args} if len(error.args) > 1 else {}
             return Scan(1, 0, columns=about, file=piece.file)
@@ -125,18 +113,17 @@ class Hdf5Files(Corpus):
         except Broken as error:
             reject(Reject(name, None, error.args[0]))
 
-    def _runs(self, index: int, target_bytes: int, ignored: Counter[str]) -> Iterator[Piece]:
+    def _runs(self, index: int, target_bytes: int) -> Iterator[Piece]:
         nbytes = self.files.nbytes(index)
         whole = Piece(index, 1, 0, 0, nbytes)
         try:
             if self._is_own(index):
                 yield whole
                 return
-            cuts, beside = self._asking(whole).cuts(target_bytes)
+            cuts, self._beside[index] = self._asking(whole).cuts(target_bytes)
         except Broken:
             yield whole
             return
-        ignored.update(beside)
         for start, stop in cuts:
             yield Piece(index, 1, start, stop, nbytes * (stop - start) // cuts[-1][1])
         if not cuts:

@@ -14,8 +14,8 @@ from geodata.sources.batches import BATCH_BYTES
 from geodata.sources.columns import Range, wider
 from geodata.sources.corpus import MAX_RECORD
 from geodata.sources.guarded import Say
-from geodata.sources.hdf5file import FAULTS, Member, Refused, Walk, member_of, open_dataset
-from geodata.sources.hdf5types import STRUCT, array_of, type_of
+from geodata.sources.hdf5file import FAULTS, Walk, member_of, open_dataset
+from geodata.sources.hdf5types import STRUCT, Member, Refused, array_of, type_of
 
 LOST = "its values cannot be read"
 

@@ -110,10 +110,11 @@ class Asking:
         self._deaths += 1
         if self._deaths == 1 and not death.endless:
             return
-        if self._at is None and not self._last:
+        given_up = self._until < self._stop
+        nothing_left = given_up and self._until == self._start
+        if (self._at is None and not self._last) or nothing_left:
             raise Broken(f"the file is damaged: {death}")
         self._last = str(death)
-        given_up = self._until < self._stop
         if self._at is None or given_up:
             self._until = self._start
         elif death.endless or self._deaths > _MOST_DEATHS:

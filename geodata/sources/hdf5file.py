@@ -33,6 +33,8 @@ from geodata.sources.hdf5types import (
     TIME,
     Array,
     Element,
+    Member,
+    Refused,
 )
 from geodata.sources.observed import MAX_FIELDS
 
@@ -65,35 +67,6 @@ _SIGNS = {
 _DROP = "Take it out of the file, or store it as numbers, text or bytes"
 _COPY = "Copy the values into the file: h5repack -l CONTI IN.h5 OUT.h5"
 _UNPACK = "Compress it anew: h5repack -f GZIP=4 IN.h5 OUT.h5, where its filter is installed"
-
-
-class Refused(Exception):
-    """Content that records cannot be made of; the text says why, `hint` what to do."""
-
-    def __init__(self, reason: str, hint: str):
-        super().__init__(reason)
-        self.hint = hint
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A dataset of the file: its path in dots and in the file, its shape, one value of it.
-
-    `width` is the bytes of a value, or of its place where its length varies; `chunk` is how many
-    rows are stored together.
-    """
-
-    name: str
-    path: bytes
-    shape: tuple[int, ...]
-    element: Element
-    width: int
-    chunk: int
-
-    @property
-    def row_nbytes(self) -> int:
-        """Return the bytes of one index of the first axis."""
-        return self.width * prod(self.shape[1:])
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,13 @@ from typing import Any
 import pyarrow as pa
 
 from geodata.sources.columns import Stated, stated
+from geodata.sources.corpus import CHANGED
 from geodata.sources.footers import Broken
 from geodata.sources.frames import send
 from geodata.sources.guarded import Say, shut_files
 from geodata.sources.hdf5arrays import Arrays
 from geodata.sources.hdf5file import (
     FAULTS,
-    Refused,
     close_file,
     load_plugins,
     open_file,
@@ -32,9 +32,8 @@ from geodata.sources.hdf5file import (
 )
 from geodata.sources.hdf5layout import samples_in
 from geodata.sources.hdf5samples import Samples
-from geodata.sources.hdf5types import media_kind
+from geodata.sources.hdf5types import Refused, media_kind
 
-CHANGED = "the file changed since it was listed"
 SAMPLES = "a group for each record"
 _PEEKED = 16
 

@@ -24,7 +24,6 @@ from geodata.sources.guarded import Say
 from geodata.sources.hdf5file import (
     FAULTS,
     Link,
-    Refused,
     Walk,
     attribute_names,
     attribute_of,
@@ -34,7 +33,16 @@ from geodata.sources.hdf5file import (
     text_of,
     value_of,
 )
-from geodata.sources.hdf5types import BYTES, NUMBER, Array, Element, array_of, media_kind, type_of
+from geodata.sources.hdf5types import (
+    BYTES,
+    NUMBER,
+    Array,
+    Element,
+    Refused,
+    array_of,
+    media_kind,
+    type_of,
+)
 from geodata.sources.tensors import is_fixed, is_varying, tensor_type, value_type
 from geodata.sources.unite import bare, conform
 

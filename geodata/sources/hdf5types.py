@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,14 @@ _MAGIC = {
 _RIFF = {b"WEBP": "image", b"WAVE": "audio"}
 
 
+class Refused(Exception):
+    """Content that records cannot be made of; the text says why, `hint` what to do."""
+
+    def __init__(self, reason: str, hint: str):
+        super().__init__(reason)
+        self.hint = hint
+
+
 @dataclass(frozen=True, slots=True)
 class Element:
     """One value as HDF5 stores it: what it is, and the Arrow type of one.
@@ -56,6 +65,27 @@ class Element:
     fields: tuple[tuple[str, Element], ...] = ()
     names: dict[int, str] = field(default_factory=dict)
     trim: Callable[[bytes], bytes] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A dataset of the file: its path in dots and in the file, its shape, one value of it.
+
+    `width` is the bytes of a value, or of its place where its length varies; `chunk` is how many
+    rows are stored together.
+    """
+
+    name: str
+    path: bytes
+    shape: tuple[int, ...]
+    element: Element
+    width: int
+    chunk: int
+
+    @property
+    def row_nbytes(self) -> int:
+        """Return the bytes of one index of the first axis."""
+        return self.width * prod(self.shape[1:])
 
 
 def type_of(element: Element, shape: tuple[int, ...] = ()) -> pa.DataType:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from geodata.sources.corpus import unreadable
+from geodata.sources.corpus import CHANGED, unreadable
 from geodata.sources.footers import DAMAGE, Broken
-from geodata.sources.tables import CHANGED, Cut
+from geodata.sources.tables import Cut
 from geodata.sources.unite import check_usable
 
 _FILE, _FEATHER_1 = b"ARROW1", b"FEA1"

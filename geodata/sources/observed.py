@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from geodata.errors import SchemaError
-from geodata.schema import media_field
+from geodata.schema import is_reserved, media_field
 from geodata.sources.listing import SourceFile
 
 Place = tuple[int, int]
@@ -136,10 +136,9 @@ def schema_of(
     """Return the schema that holds all records seen, its types chosen by a Chooser of that kind.
 
     Raises SchemaError for a reserved or empty name, too many fields, or types without a common
-    one; the last takes the first type seen when `first_wins`.
+    one. When `first_wins` such names are left out, unless all are, and the first type is taken.
     """
-    for name, seen in fields.items():
-        check_name(name, min(seen.first.values()), files)
+    fields = _named(fields, files, first_wins=first_wins)
     if sum(_size(seen) for seen in fields.values()) > MAX_FIELDS:
         raise SchemaError(
             f"the records have more than {MAX_FIELDS} fields in all",
@@ -147,6 +146,23 @@ def schema_of(
         )
     chooser = (choosing or Chooser)(files, first_wins)
     return with_text([chooser.field_of(seen, name) for name, seen in fields.items()])
+
+
+def _named(
+    fields: dict[str, Seen], files: Sequence[SourceFile], *, first_wins: bool
+) -> dict[str, Seen]:
+    """Return the fields whose names columns can have: no record fits that has others."""
+    named: dict[str, Seen] = {}
+    faults: list[SchemaError] = []
+    for name, seen in fields.items():
+        try:
+            check_name(name, min(seen.first.values()), files)
+            named[name] = seen
+        except SchemaError as error:
+            faults.append(error)
+    if faults and not (first_wins and named):
+        raise faults[0]
+    return named
 
 
 def with_text(fields: Sequence[pa.Field]) -> pa.Schema:
@@ -161,7 +177,7 @@ def check_name(name: str, place: Place, files: Sequence[SourceFile]) -> None:
     where = {"column": _shown(name), "file": files[place[0]].name, "row": place[1] or None}
     if not name:
         raise SchemaError("a field has no name", hint="Name it in the source", **where)
-    if name.startswith("__") and name.endswith("__"):
+    if is_reserved(name):
         hint = "Rename the field in the source"
         raise SchemaError("names in double underscores are reserved", hint=hint, **where)
 

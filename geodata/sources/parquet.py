@@ -8,16 +8,18 @@ kept as the key where it is not null. A row group is never held whole: it is rea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, suppress
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from geodata.errors import ConfigError
 from geodata.schema import SUBJECT
 from geodata.sources.base import Piece, Reject, Scan
 from geodata.sources.columns import DIFFERS, STATED, SUBJECTS, stated, unite_columns
-from geodata.sources.corpus import NOT_UTF8_NAME, Corpus
+from geodata.sources.corpus import CHANGED, NOT_UTF8_NAME, Corpus
 from geodata.sources.embedded import embedded_media, unpacked_schema
 from geodata.sources.footers import (
     DAMAGE,
@@ -26,13 +28,15 @@ from geodata.sources.footers import (
     can_be_read,
     group_batches,
     open_parquet,
+    sound_footers,
     spans,
 )
 from geodata.sources.listing import Listing
 from geodata.sources.options import AS_FOUND, Reading
 from geodata.sources.partitions import partitions_of
 from geodata.sources.stored import first_difference
-from geodata.sources.tables import CHANGED, Cut, Found, Table, rows_of, runs_of
+from geodata.sources.tables import Cut, Found, Table, rows_of, runs_of
+from geodata.sources.unchanged import check_unchanged
 
 
 class ParquetFiles(Corpus):
@@ -46,16 +50,17 @@ class ParquetFiles(Corpus):
 
     def pieces(self, target_bytes: int) -> list[Piece]:
         """Return runs of row groups; a file without any, or without sense, is one empty run."""
+        found = enumerate(sound_footers(map(self.path, range(len(self.files)))))
         return [
             piece
-            for index in range(len(self.files))
-            for piece in runs_of(self, index, _opened, target_bytes)
+            for index, sound in found
+            for piece in runs_of(self, index, partial(_opened, sound=sound), target_bytes)
         ]
 
     def scan(self, piece: Piece) -> Scan:
         """Note the file's schema, from its footer alone."""
         try:
-            with self._open(piece) as file:
+            with self.open_piece(piece) as file:
                 groups = [file.metadata.row_group(i) for i in range(piece.start, piece.stop)]
                 columns = self._stated(piece, file, groups)
         except Broken:
@@ -76,17 +81,26 @@ class ParquetFiles(Corpus):
         reject: Callable[[Reject], None],
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows that can be read and fit `schema`."""
-        yield from rows_of(self, piece, first_row, schema, reject, _opened, self._partitions)
+        opening = partial(_opened, sound=self._known_sound(piece))
+        yield from rows_of(self, piece, first_row, schema, reject, opening, self._partitions)
 
-    def _open(self, piece: Piece) -> pq.ParquetFile:
-        """Open the piece's file; raise Broken unless it has the row groups the listing saw."""
+    def open_piece(self, piece: Piece) -> pq.ParquetFile:
+        """Open the piece's file; raise Broken unless it has the row groups that `pieces` saw."""
         if not self.named_in_utf8(piece.file):
             raise Broken(NOT_UTF8_NAME)
-        file = open_parquet(self.path(piece.file))
+        file = open_parquet(self.path(piece.file), sound=self._known_sound(piece))
         if not _has(file, piece.start, piece.stop):
             file.close()
             raise Broken(CHANGED)
         return file
+
+    def _known_sound(self, piece: Piece) -> bool | None:
+        """Return True if the file is the one whose row groups `pieces` saw, None if not known."""
+        if piece.start < piece.stop:
+            with suppress(ConfigError):
+                check_unchanged(self, piece.numbers)
+                return True
+        return None
 
     def _stated(
         self, piece: Piece, file: pq.ParquetFile, groups: list[pq.RowGroupMetaData]
@@ -118,8 +132,8 @@ class ParquetFiles(Corpus):
 class _Table:
     """A file that was opened; row groups are its parts."""
 
-    def __init__(self, path: Path):
-        self._path, self._file = path, open_parquet(path)
+    def __init__(self, path: Path, sound: bool | None):
+        self._path, self._file = path, open_parquet(path, sound=sound)
         self.schema: pa.Schema = self._file.schema_arrow
 
     def cuts(self) -> list[Cut]:
@@ -144,8 +158,8 @@ class _Table:
         self._file.close()
 
 
-def _opened(path: Path) -> AbstractContextManager[Table]:
-    return closing(_Table(path))
+def _opened(path: Path, *, sound: bool | None) -> AbstractContextManager[Table]:
+    return closing(_Table(path, sound))
 
 
 def _has(file: pq.ParquetFile, start: int, stop: int) -> bool:

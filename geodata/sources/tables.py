@@ -20,8 +20,6 @@ from geodata.sources.footers import Broken
 from geodata.sources.partitions import Partitions
 from geodata.sources.stored import Rows
 
-CHANGED = "the file changed since it was listed"
-
 Cut = tuple[int, int, int]
 """Where a part starts and stops, as `batches` takes it, and about how many bytes it has."""
 

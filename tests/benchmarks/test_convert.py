@@ -10,6 +10,7 @@ from benchmarks.convert import sources_below
 from benchmarks.corpus import make
 from benchmarks.workloads import WORKLOADS
 from benchmarks.writers import WRITERS, Source
+from geodata.formats import FORMATS
 
 
 @pytest.fixture(scope="module")
@@ -52,4 +53,4 @@ def test_every_writer_writes_all_or_is_named(corpora, tmp_path):
 def test_a_writer_that_is_not_known_is_refused(corpora):
     found = CliRunner().invoke(main, ["convert", "--corpus", str(corpora), "--subjects", "nobody"])
     assert found.exit_code == 2 and "plain copy" in found.output
-    assert set(WRITERS) >= {"plain copy", "geodata/hdf5+gzip"}
+    assert set(WRITERS) >= {"plain copy", *(f"geodata/{form}" for form in FORMATS)}

@@ -7,7 +7,7 @@ import pytest
 import webdataset
 from records import PNG, mixed, rows
 
-from geodata.errors import CorruptShard, FormatVersionError, SchemaError
+from geodata.errors import CorruptShard, FormatVersionError, GeodataError, SchemaError
 from geodata.formats import get_format
 from geodata.formats.mapping import map_file
 from geodata.formats.webdataset import index as tarindex
@@ -155,3 +155,18 @@ def test_the_index_is_a_plain_arrow_file(path):
     for place, image in zip(table["image"].to_pylist(), images, strict=True):
         start, size = place["offset"], place["size"]
         assert (data[start : start + size] if size >= 0 else None) == image
+
+
+def test_a_changed_byte_of_an_index_gives_values_or_is_refused(path):
+    index = write(path, mixed(20)).with_suffix(".index")
+    whole = index.read_bytes()
+    for at in range(0, len(whole), 5):
+        index.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
+        try:
+            reader = FORM.open(path, index)
+            batches = [reader.read_unit(unit) for unit in range(len(reader.unit_slots))]
+        except GeodataError:
+            continue
+        assert sum(batch.num_rows for batch in batches) == 20
+        for batch in batches:
+            batch.validate(full=True)

@@ -93,7 +93,7 @@ def test_a_dry_run_says_the_same_and_writes_nothing(workspace):
     done = join(workspace, "x", table, "id")
     same = ("column", "type", "records", "shards", "missing", "kept", "regions", "left")
     assert all(getattr(planned, name) == getattr(done, name) for name in same)
-    assert (planned.dry_run, planned.version, planned.bytes) == (True, "v000001", 0)
+    assert (planned.dry_run, planned.version, planned.bytes_out) == (True, "v000001", 0)
 
 
 def test_a_table_of_more_than_an_array_holds_is_refused(workspace, monkeypatch):

@@ -6,34 +6,14 @@ import shutil
 from collections import Counter
 
 import pytest
+from append_cases import append, config_of, index_of, lines, verified
 from PIL import Image
 from pipeline import convert, kill_everywhere, read_posts, rows_of, shard
 from posts import make_posts
 
 import geodata
 from geodata.catalog import Catalog, locate
-from geodata.config import load_config
 from geodata.errors import ConfigError, SchemaError
-
-
-def append(root, source, dataset="posts", **options):
-    config = load_config(root / "geodata.yaml")
-    return geodata.append(str(root / source), dataset, config=config, **{"workers": 1, **options})
-
-
-def index_of(root):
-    config = load_config(root / "geodata.yaml")
-    return Catalog.at(locate("posts", config), "test").index()
-
-
-def lines(root):
-    catalog = Catalog.at(locate("posts", load_config(root / "geodata.yaml")), "test")
-    index = catalog.index()
-    return [s.to_line() for region in index.regions for s in catalog.shards(index, region)]
-
-
-def verified(root):
-    return geodata.verify("posts", config=load_config(root / "geodata.yaml"), workers=1).ok
 
 
 @pytest.fixture
@@ -223,7 +203,7 @@ def test_tokens_are_counted_as_they_were(workspace):
     convert(workspace)
     shard(workspace, count_tokens="text", tokenizer="bytes")
     append(workspace, "more.jsonl")
-    catalog = Catalog.at(locate("posts", load_config(workspace / "geodata.yaml")), "test")
+    catalog = Catalog.at(locate("posts", config_of(workspace)), "test")
     index = catalog.index()
     for region in index.regions:
         for item in catalog.shards(index, region):

@@ -1,7 +1,5 @@
 """A drop that meets damage, another writer, or a kill."""
 
-import shutil
-
 import pytest
 from drop_cases import run
 from editing_cases import (
@@ -14,7 +12,7 @@ from editing_cases import (
     shards,
     version,
 )
-from pipeline import convert, kill_everywhere
+from pipeline import convert
 from posts import make_posts
 
 import geodata
@@ -104,38 +102,6 @@ def test_a_kill_after_the_commit_is_no_second_drop(workspace, monkeypatch):
     assert (report.unchanged, report.version, report.records) == (True, "v000002", 1)
     assert len(version(workspace, "data/raw")[0].versions()) == 3
     assert not leftovers(workspace)
-
-
-def test_killed_at_every_point_it_ends_as_if_undisturbed(workspace):
-    make_dataset(workspace, count=40)
-    for name in ("data", "eu", "disk"):
-        shutil.copytree(workspace / name, workspace / "kept" / name)
-
-    def some(root):
-        return run(root, keys=keys)
-
-    found = records(workspace)
-    free = [k for k, row in found.items() if row["__subject__"] is None]
-    keys = [next(k for k in free if found[k]["country"] == c) for c in ("DE", "US")]
-    some(workspace)
-    expected = shards(workspace)
-
-    def restore():
-        for name in ("data", "eu", "disk"):
-            shutil.rmtree(workspace / name)
-            shutil.copytree(workspace / "kept" / name, workspace / name)
-
-    def check():
-        assert shards(workspace) == expected
-        assert {v.name for v in (workspace / "data/posts/metadata").glob("v*")} == {
-            "v000001.json",
-            "v000002.json",
-        }
-        assert not leftovers(workspace)
-        restore()
-
-    restore()
-    assert kill_everywhere(workspace, some, check) > 30
 
 
 def test_a_conversion_does_not_undo_a_drop_unasked(workspace):

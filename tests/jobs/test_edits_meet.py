@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from column_cases import add, table_of
+from column_cases import add, lengths, table_of
 from drop_cases import run as drop
 from editing_cases import (
     config_of,
@@ -139,3 +139,18 @@ def seen(root):
         for likes, weight in zip(batch["likes"].tolist(), batch["weight"].tolist(), strict=True)
         if weight
     }
+
+
+def test_a_column_is_completed_after_other_edits_wrote_its_shards_anew(workspace):
+    """They put it into the main files, where it looks like one that the source had."""
+    make_dataset(workspace, count=40)
+    add(workspace, reference=raw(workspace))
+    compact(raw(workspace), workers=1)
+    for name in ("more", "still"):
+        (workspace / f"{name}.jsonl").write_text('{"text": "more"}\n')
+        geodata.append(workspace / f"{name}.jsonl", raw(workspace), workers=1)
+    assert compact(raw(workspace), workers=1).shards == 2
+    assert add(workspace, reference=raw(workspace)).records == 2
+    lengths(records(workspace, "data/raw"))
+    with pytest.raises(ConfigError, match="a column 'length' already"):
+        add(workspace, "length", raw(workspace), "listed")

@@ -1,8 +1,9 @@
 """How other tools fail their users in conversion and formats, row by row; none of it happens here.
 
-Where each row is tested, beside this file:
+Where each row is tested, beside this file and `test_failures_formats` (in every format):
 
-- null then typed, number then string: `sources/test_source_jsonl`, `test_convert_and_shard`
+- null then typed, number then string: `sources/test_source_*`, `test_convert_and_shard`,
+  `test_append_widening`, `test_newvalues` (of added columns)
 - one bad image or record: `sources/test_source_images`, `test_hostile`, `test_convert_resume`
 - success while children still write: `test_jobs_killed`, `executors/test_ray`
 - starting from zero after a crash: `test_convert_resume`, `test_jobs_killed`, `soak/`
@@ -135,6 +136,35 @@ def test_one_bad_image_does_not_kill_the_run(folder):
     (line,) = (folder / report.quarantine / "task-000000.jsonl").read_text().splitlines()
     assert (json.loads(line)["file"], json.loads(line)["reason"]) == ("13.png", reason)
     assert "in/13.png" not in records(folder / "out", "parquet")
+
+
+ODD = {"n": 7, "": 1, "__x__": 2}
+ODD_RECORDS = """
+def records():
+    for n in range(20):
+        yield {"n": n, "__x__": 1} if n == 13 else {"n": n}
+"""
+
+
+@pytest.mark.parametrize("source", ["in.jsonl", "in.json", "odd_records:records", "in"])
+def test_a_record_with_names_that_no_column_has_does_not_kill_the_run(folder, source):
+    """Row: one bad image or record kills the run; a field without a name, a table of another."""
+    rows = [ODD if n == 13 else {"n": n} for n in range(20)]
+    write(folder / "in.jsonl", rows)
+    (folder / "in.json").write_text(json.dumps(rows))
+    (folder / "odd_records.py").write_text(ODD_RECORDS)
+    (folder / "in").mkdir()
+    for number in range(20):
+        text = "of another\n1\n" if number == 13 else f"n\n{number}\n"
+        (folder / f"in/{number:02}.csv").write_text(text)
+    with pytest.raises(SchemaError, match="no name|reserved|no column of this file"):
+        geodata.convert(source, "out", workers=1)
+    report = geodata.convert(source, "out", workers=1, on_error="skip")
+    assert (report.records_in, report.records_out, report.rejected) == (20, 19, 1)
+    assert sorted(row["n"] for row in records(folder / "out", "parquet").values()) == [
+        *range(13),
+        *range(14, 20),
+    ]
 
 
 DYING = """

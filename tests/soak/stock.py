@@ -56,6 +56,9 @@ def _tfrecord(file, column):
 READERS = {
     "parquet": _parquet,
     "webdataset": _webdataset,
+    "webdataset+gzip": _webdataset,
+    "webdataset+xz": _webdataset,
     "hdf5": _hdf5,
+    "hdf5+gzip": _hdf5,
     "tfrecord": _tfrecord,
 }

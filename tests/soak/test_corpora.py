@@ -22,6 +22,7 @@ from stock import stock_records
 
 import geodata
 from geodata.config import load_config
+from geodata.formats import FORMATS
 from geodata.loader import build_loader
 
 pytestmark = [
@@ -64,8 +65,7 @@ RESNET = (
     "{kind: resnet, norm: group, config: "
     "{embedding_size: 8, hidden_sizes: [8, 8], depths: [1, 1], layer_type: basic}}"
 )
-FORMATS = ["parquet", "webdataset", "hdf5", "tfrecord"]
-NEXT = dict(zip(FORMATS, [*FORMATS[1:], FORMATS[0]], strict=True))
+NEXT = dict(zip(FORMATS, [*FORMATS, *FORMATS][1:], strict=False))
 
 
 @pytest.fixture

@@ -107,7 +107,7 @@ def test_convert(place):
     kill_randomly(place, seconds, check, *CONVERT)
 
 
-@pytest.mark.parametrize("form", ["parquet", "webdataset"])
+@pytest.mark.parametrize("form", ["parquet", "webdataset", "webdataset+xz"])
 def test_shard(place, form):
     finish(place, *CONVERT)
     command = (*SHARD, "--format", form)

@@ -1,7 +1,8 @@
 """Reads a whole source the way the conversion does, checking what holds for every kind."""
 
 import pickle
-from dataclasses import dataclass, replace
+from collections import Counter
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -12,12 +13,16 @@ from geodata.sources.base import Countable
 
 @dataclass
 class Read:
-    """All that a source gave: records by key in order, the rejected ones, the schema."""
+    """All that a source gave: records by key in order, the rejected ones, the schema.
+
+    `ignored` is what its files hold beside records.
+    """
 
     schema: pa.Schema
     records: dict[str, dict]
     rejects: list[Reject]
     batches: list[pa.RecordBatch]
+    ignored: Counter[str] = field(default_factory=Counter)
 
     def column(self, name):
         return [record[name] for record in self.records.values()]
@@ -41,7 +46,8 @@ def read_all(source, target_bytes=1 << 30, *, first_wins=False, schema=None):
             names.setdefault(column, set()).update(seen)
     labels = {column: sorted(seen, key=str.encode) for column, seen in names.items()}
     stored = dataset_schema(columns) if schema is None else schema
-    read = Read(columns, {}, [], [])
+    ignored = sum((scan.ignored for scan in scans), Counter())
+    read = Read(columns, {}, [], [], ignored)
     for piece, scan, first_row in zip(pieces, scans, first_rows(scans), strict=True):
         before = len(read.records) + len(read.rejects)
         for batch in source.read(piece, first_row, stored, labels, read.rejects.append):

@@ -241,10 +241,10 @@ def test_the_first_folder_is_the_class(tmp_path):
 
 
 def test_flat_audio_has_no_label_and_a_single_file_has_its_name(tmp_path):
-    _put(tmp_path, {"a.wav": _wav(), "b.flac": _made("FLAC")})
+    _put(tmp_path, {"a.wav": _wav(), "b.flac": _made("FLAC"), "c.oga": _made("OGG")})
     read = read_all(open_source(tmp_path, source_id="s"))
     assert read.schema.names == ["audio", "sample_rate", "channels", "frames", "duration"]
-    assert list(read.records) == ["s/a.wav", "s/b.flac"]
+    assert list(read.records) == ["s/a.wav", "s/b.flac", "s/c.oga"]
     assert list(read_all(open_source(tmp_path / "a.wav")).records) == ["a.wav"]
 
 

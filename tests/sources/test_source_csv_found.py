@@ -184,3 +184,30 @@ def test_a_huge_file_without_a_line_end_is_named_in_little_memory(tmp_path):
             )
         ]
     )
+
+
+STRANGE = {"c": "not a table\nat all\n", "f": "x,x\n1,2\n", "g": ",\n1,2\n", "h": "other,x\n1,2\n"}
+
+
+def test_files_that_are_none_of_the_corpus_are_rejected_record_by_record(tmp_path):
+    files = dict.fromkeys("abdeik", "x,y\n1,2\n") | STRANGE
+    for name, text in files.items():
+        (tmp_path / f"{name}.csv").write_text(text)
+    with pytest.raises(SchemaError, match=r"no column of this file.*c\.csv"):
+        read_all(open_source(tmp_path))
+    read = read_all(open_source(tmp_path), first_wins=True)
+    assert read.schema.names == ["x", "y", "other"]
+    assert len(read.records) == 7
+    assert [(r.file, r.row, r.reason) for r in read.rejects] == [
+        ("c.csv", 1, "the header: no column of this file is in the files before it"),
+        ("f.csv", 1, "the header: two columns have one name"),
+        ("g.csv", 1, "the header: the first row names no column"),
+    ]
+    assert [r.raw for r in read.rejects] == [b"at all\n", b"1,2\n", b"1,2\n"]
+
+
+def test_where_most_files_are_strange_the_corpus_is(tmp_path):
+    for number in range(5):
+        (tmp_path / f"{number}.csv").write_text(f"{number}a,{number}b\n1,2\n")
+    with pytest.raises(SchemaError, match=r"no column of this file.*1\.csv.*--no-header"):
+        read_all(open_source(tmp_path), first_wins=True)

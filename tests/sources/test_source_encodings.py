@@ -27,7 +27,7 @@ TEXTS = {
     "cp1256": "يولد جميع الناس أحرارا متساوين في الكرامة والحقوق وقد وهبوا عقلا وضميرا. " * 3,
 }
 WIDE = ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be"]
-NARROW = ["latin-1", "shift_jis", "gb18030", "iso2022_jp", "cp037", "utf-7", "big5"]
+NARROW = "latin-1 shift_jis gb18030 iso2022_jp iso2022_kr cp037 utf-7 big5".split()
 
 
 def _read(path, encoding, target=1 << 30, **options):
@@ -41,6 +41,7 @@ VALUES = {
     "shift_jis": "表 ソ",
     "big5": "功 許",
     "iso2022_jp": "日 本",
+    "iso2022_kr": "한 국",
 }
 
 
@@ -190,6 +191,7 @@ SHORT = {
     "mac-roman": "Où est passé le garçon ? Il a été vu à la fenêtre, très tôt.",
     "euc_jp": "すべての人間は、生れながらにして自由であり、",
     "iso2022_jp": "すべての人間は、生れながらにして自由であり、",
+    "iso2022_kr": "모든 인간은 태어날 때부터 자유로우며 그 존엄과 권리에 있어 동등하다.",
     "gb18030": "人人生而自由，在尊严和权利上一律平等。",
     "cp950": "人人生而自由，在尊嚴和權利上一律平等。",
     "cp949": "모든 인간은 태어날 때부터 자유로우며 그 존엄과 권리에 있어 동등하다.",
@@ -225,8 +227,8 @@ def test_of_equal_readings_the_widest_encoding_is_named():
 @pytest.mark.parametrize(
     "script", ["देवनागरी लिपि में लिखा हुआ ", "ქართული ენა არის ", "Hello there, "]
 )
-@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
-def test_utf16_without_a_mark_is_recognised_in_any_script(script, encoding):
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+def test_wide_text_without_a_mark_is_recognised_in_any_script(script, encoding):
     assert coding_of("detect", (script * 5).encode(encoding)).name == encoding
 
 

@@ -1,13 +1,12 @@
 """HDF5 that is damaged, or holds what is no column."""
 
-import pickle
-
 import h5py
 import numpy as np
 import pytest
 from hdf5_files import read_file, write_arrays
 from source_reading import read_all
 
+import geodata
 from geodata.errors import SchemaError
 from geodata.sources import open_source
 
@@ -37,7 +36,6 @@ def test_what_is_no_column_is_counted(path):
         file["named"] = np.dtype("i4")
         file["soft"] = h5py.SoftLink("/v")
         file["out"] = h5py.ExternalLink("/etc/passwd", "/")
-    source = open_source(path, source_id="s")
     ignored = {
         "attribute": 2,
         "scalar dataset": 2,
@@ -45,10 +43,22 @@ def test_what_is_no_column_is_counted(path):
         "soft link": 1,
         "link to another file": 1,
     }
-    assert source.ignored == ignored
-    source.pieces(1)
-    assert pickle.loads(pickle.dumps(source)).ignored == ignored
-    assert read_all(source).column("v") == [1, 2]
+    for target in (1, 1 << 30):
+        source = open_source(path, source_id="s")
+        read = read_all(source, target)
+        assert (read.ignored, source.ignored) == (ignored, {})
+        assert read.column("v") == [1, 2]
+
+
+def test_the_report_counts_what_lies_beside_records_once(tmp_path):
+    path = tmp_path / "in/a.h5"
+    path.parent.mkdir()
+    with h5py.File(path, "w") as file:
+        file["v"] = np.zeros((5000, 100))
+        file["v"].attrs["unit"] = "m"
+    (path.parent / "b.md").write_text("")
+    report = geodata.convert(path.parent, tmp_path / "out", kind="hdf5", workers=1)
+    assert report.ignored == {".md": 1, "attribute": 1}
 
 
 def test_links_in_a_circle_end(path):
@@ -59,8 +69,9 @@ def test_links_in_a_circle_end(path):
         file["a/z"] = file["a/b"]
         file["a/soft"] = h5py.SoftLink("/a/soft")
     source = open_source(path, source_id="s")
-    assert read_all(source).column("a.b.v") == [1, 2]
-    assert source.ignored == {"group that is linked again": 3, "soft link": 1}
+    read = read_all(source)
+    assert read.column("a.b.v") == [1, 2]
+    assert read.ignored == {"group that is linked again": 3, "soft link": 1}
 
 
 def test_a_diamond_of_groups_is_walked_once(path):

@@ -131,7 +131,7 @@ def test_a_layout_like_that_of_pandas(path):
     read = read_all(source)
     assert read.schema.names == ["index", "values_block_0", "word"]
     assert read.column("index") == [0, 1, 2, 3]
-    assert source.ignored["index of PyTables"] == 1
+    assert read.ignored["index of PyTables"] == 1
 
 
 def test_wide_rows_come_in_bounded_batches(path):

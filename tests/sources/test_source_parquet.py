@@ -217,7 +217,7 @@ def test_subjects_are_refused_unless_all_are_null(tmp_path):
         read_all(open_source(tmp_path))
 
 
-@pytest.mark.parametrize("name", ["__index_level_0__", ""])
+@pytest.mark.parametrize("name", ["__level_0__", ""])
 def test_names_that_cannot_be_are_refused(tmp_path, name):
     _write(tmp_path / "a.parquet", {"v": [1], name: [1]})
     with pytest.raises(SchemaError, match=r"a\.parquet"):

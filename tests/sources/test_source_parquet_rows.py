@@ -200,3 +200,10 @@ def test_a_row_that_is_too_long_is_rejected_alone(tmp_path, monkeypatch, suffix)
     read = read_all(open_source(tmp_path))
     assert read.reasons() == [(4, "the record holds 1 GiB or more")]
     assert read.column("v") == [*words[:3], "e"]
+
+
+@pytest.mark.parametrize("name", ["__index_level_0__", "__null_dask_index__"])
+def test_an_index_that_pandas_or_dask_kept_is_a_column(tmp_path, name):
+    pq.write_table(pa.table({"a": [1, 2], name: [5, 9]}), tmp_path / "a.parquet")
+    read = read_all(open_source(tmp_path / "a.parquet"))
+    assert list(read.records.values()) == [{"a": 1, name: 5}, {"a": 2, name: 9}]

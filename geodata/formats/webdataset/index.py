@@ -69,7 +69,7 @@ def load(path: Path, data: pa.Buffer, shard: str, codec: Codec | None = None) ->
     """Return the index kept at `path` of the tar shard `data`; CorruptShard if it is another's."""
     with corrupt(path.name), pa.memory_map(str(path)) as file:
         batch = pa.ipc.open_file(file).get_batch(0)
-        batch.validate()
+        batch.validate(full=True)
         about = json.loads(batch.schema.metadata[_INDEX])
         check_version(about["format_version"], path.name)
         index = TarIndex(

@@ -57,7 +57,7 @@ class Worker:
         quiet = not logging.getLogger("geodata").isEnabledFor(logging.DEBUG)
         try:
             self._process = subprocess.Popen(
-                _command(interpreter, "worker.py"),
+                _command(interpreter, "worker"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL if quiet else None,
@@ -169,7 +169,7 @@ class Worker:
 
 def write_metadata(interpreter: Path, request: dict[str, Any]) -> None:
     """Let Petastorm write the `_common_metadata` that a request describes, as `unischema` says."""
-    command, place = _command(interpreter, "unischema.py"), {"file": request["folder"]}
+    command, place = _command(interpreter, "unischema"), {"file": request["folder"]}
     failed = "Petastorm cannot describe the dataset"
     try:
         text = json.dumps(request)
@@ -183,10 +183,11 @@ def write_metadata(interpreter: Path, request: dict[str, Any]) -> None:
         raise StoreError(f"{failed}: {last}", **place)
 
 
-def _command(interpreter: Path, script: str) -> list[str]:
-    """Return how a script of ours is run: apart from the user's own packages and variables."""
-    path = str(files("geodata.sources.petastorm") / script)
-    return [str(interpreter), "-I", "-B", "-W", "ignore", path]
+def _command(interpreter: Path, module: str) -> list[str]:
+    """Return how a module of `inside` is run: apart from the user's own packages and variables."""
+    code = f"import sys; sys.path.append(sys.argv[1]); from inside.{module} import main; main()"
+    place = str(files("geodata.sources.petastorm"))
+    return [str(interpreter), "-I", "-B", "-W", "ignore", "-c", code, place]
 
 
 _worker: Worker | None = None

@@ -19,7 +19,7 @@ from geodata.schema import media_field, tensor_field
 from geodata.sources.base import Piece, Reject, Scan
 from geodata.sources.batches import Origin, Unfit, assemble, fitting
 from geodata.sources.corpus import Corpus
-from geodata.sources.footers import Broken, open_parquet
+from geodata.sources.footers import Broken
 from geodata.sources.listing import Listing
 from geodata.sources.observed import check_name, with_text
 from geodata.sources.options import AS_FOUND, Reading
@@ -81,8 +81,8 @@ class PetastormDataset(Corpus):
         """Yield the rows that can be decoded and fit `schema`."""
         name = self.shown(piece.file)
         try:
-            with open_parquet(self.path(piece.file)) as file:
-                groups = range(piece.start, min(piece.stop, file.num_row_groups))
+            with self._parquet.open_piece(piece) as file:
+                groups = range(piece.start, piece.stop)
                 counts = [file.metadata.row_group(group).num_rows for group in groups]
         except Broken as error:
             reject(Reject(name, None, str(error)))

@@ -1,4 +1,4 @@
-"""Writes the `_common_metadata` of a dataset of ours; run by an interpreter that has petastorm.
+"""Writes the `_common_metadata` of a dataset of ours.
 
 A request comes from standard input as JSON: the `folder`, a `name`, the `fields`, and the row
 `groups` of each file. Its Unischema needs neither pyspark nor OpenCV to be opened.
@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow.parquet as pq
 from petastorm import codecs, unischema
 
-_UNISCHEMA_KEY = b"dataset-toolkit.unischema.v1"
+from .pickles import METADATA, UNISCHEMA_KEY
+
 _ROW_GROUPS_KEY = b"dataset-toolkit.num_row_groups_per_file.v1"
 _TYPES: dict[str, Any] = {"Decimal": Decimal, "object": object, "bytes": bytes}
 _CODECS = {"NdarrayCodec", "CompressedImageCodec"}
@@ -40,12 +41,8 @@ def main() -> None:
     folder, groups = Path(request["folder"]), request["groups"]
     made = unischema.Unischema(request["name"], [field_of(about) for about in request["fields"]])
     entries = {
-        _UNISCHEMA_KEY: pickle.dumps(made),
+        UNISCHEMA_KEY: pickle.dumps(made),
         _ROW_GROUPS_KEY: json.dumps(groups).encode(),
     }
     schema = pq.read_schema(folder / next(iter(groups)))
-    pq.write_metadata(schema.with_metadata(entries), folder / "_common_metadata")
-
-
-if __name__ == "__main__":
-    main()
+    pq.write_metadata(schema.with_metadata(entries), folder / METADATA)
