@@ -94,6 +94,21 @@ def test_where_stdout_is_full_the_error_is_one_line(tmp_path, command, code):
     assert (done.returncode, len(done.stderr.splitlines())) == (code, 1), done.stderr
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("place", [">/dev/full", ">&-"])
+def test_the_exit_code_does_not_depend_on_stdout(tmp_path, place, unbuffered):
+    done = subprocess.run(
+        ["sh", "-c", f'"$@" {place}', "sh", *GEODATA, "history", "none", "--json"],
+        check=False,
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    )
+    assert done.stderr == "error: no dataset 'none'. Give its folder, or its name\n"
+    assert done.returncode == 2
+
+
 def convert(tmp_path, *arguments, **environment):
     """Return what a conversion printed, as bytes."""
     done = subprocess.run(

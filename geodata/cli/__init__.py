@@ -122,7 +122,17 @@ def main() -> None:
     except BaseException as error:
         notices.ignore()
         code = _told(notices.raised or error, as_json and not has_printed_json())
+        _let_go_of_stdout()
     sys.exit(code)
+
+
+def _let_go_of_stdout() -> None:
+    """Let nothing be left in stdout that cannot be written, which would change the exit code."""
+    try:
+        if sys.stdout is not None:  # it may be closed
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _let_print_all() -> None:
