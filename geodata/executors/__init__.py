@@ -1,5 +1,5 @@
 """Map tasks over processes."""
 
-from geodata.executors.base import Executor, get_executor
+from geodata.executors.base import Executor, get_executor, in_order
 
-__all__ = ["Executor", "get_executor"]
+__all__ = ["Executor", "get_executor", "in_order"]

@@ -8,6 +8,7 @@ with its number, so that a job can store them and show progress; a job never dep
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from importlib import import_module
 from typing import Protocol, TypeVar
 
@@ -27,6 +28,22 @@ class Executor(Protocol):
         self, function: Callable[[Shared, Task], Result], tasks: Sequence[Task], shared: Shared
     ) -> Generator[tuple[int, Result], None, None]:
         """Yield (task number, result) as they finish; the first error ends the run."""
+
+
+def in_order(
+    executor: Executor,
+    function: Callable[[Shared, Task], Result],
+    tasks: Sequence[Task],
+    shared: Shared,
+    done: Callable[[Task, Result], None],
+) -> list[Result]:
+    """Return the results of all tasks in their order; `done` is told of each as it is finished."""
+    found: dict[int, Result] = {}
+    with closing(executor.run(function, tasks, shared)) as finished:
+        for number, result in finished:
+            found[number] = result
+            done(tasks[number], result)
+    return [found[number] for number in range(len(tasks))]
 
 
 EXECUTORS = {

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from geodata import schema as schemas
-from geodata.catalog import Catalog
+from geodata.catalog import Catalog, visible_set
 from geodata.errors import SchemaError
 from geodata.executors import Executor
 from geodata.jobs.base import NAME_CHARS, digest_of
@@ -20,7 +20,6 @@ from geodata.jobs.sharding import Sharding
 from geodata.manifest import Index, Shard
 from geodata.partition.dedupe import LeftOut, Repeats, Stored, key_at
 from geodata.partition.repeating import Routed, print_routed
-from geodata.policy import Movement
 from geodata.schema import KEY, SUBJECT, data_fields
 from geodata.stores import GatedStore, open_store
 from geodata.tags import STAGING
@@ -38,12 +37,13 @@ class Held:
     @classmethod
     def of(cls, catalog: Catalog, base: Index, executor: Executor) -> Held:
         """Return what of a version may be read here."""
-        readable, unread = [], 0
-        for region in sorted(base.regions):
-            shards = catalog.shards(base, region)
-            seen = [shard for shard in shards if _may_read(catalog, region, shard)]
-            unread += sum(s.live for s in shards) - sum(s.live for s in seen)
-            readable.append((catalog.store(base, region), seen))
+        access = catalog.access
+        visible = visible_set(catalog, base, access.here, access.purpose)
+        readable = [
+            (catalog.store(base, region), [s for home, s in visible.shards if home == region])
+            for region in sorted(base.regions)
+        ]
+        unread = sum(shard.live for _home, shard, _rule in visible.denied)
         return cls(base, readable, unread, executor)
 
     def without_repeats(self, work: Sharding) -> Sharding:
@@ -128,10 +128,3 @@ def _stored(
         folder=str(prints_folder(work.folder)),
         stage=stage,
     )
-
-
-def _may_read(catalog: Catalog, region: str, shard: Shard) -> bool:
-    """Return whether policy lets this region read a shard."""
-    here, purpose = catalog.access.here, catalog.access.purpose
-    movement = Movement("read", shard.tag, region, here, purpose, shard.shard_id, shard.live)
-    return catalog.access.gate.decide(movement).allowed

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 from geodata.catalog import Catalog, Change, holds, locate
 from geodata.config import GeodataConfig
 from geodata.errors import ConfigError, GeodataError, PolicyDenied
-from geodata.executors import Executor
+from geodata.executors import Executor, in_order
 from geodata.formats.joined import column_files
 from geodata.jobs.base import JobFolder, Progress, digest_of
 from geodata.manifest import Index, Shard, Version
@@ -172,7 +172,9 @@ class Edit:
                 stage, names, executor, function, tasks, shared, advance, self._usable
             )
         else:
-            results = _in_order(executor, function, tasks, shared, advance)
+            results = in_order(
+                executor, function, tasks, shared, lambda _task, found: advance(found)
+            )
         self.progress.finish()
         return results
 
@@ -278,21 +280,6 @@ def made_by(
         shards = [Shard.from_line(line) for line in result["shards"]]
         added.setdefault(placed.region, []).extend(shards)
     return added
-
-
-def _in_order(
-    executor: Executor,
-    function: Callable[[Any, Any], dict[str, Any]],
-    tasks: Sequence[Any],
-    shared: Any,
-    done: Callable[[dict[str, Any]], None],
-) -> list[dict[str, Any]]:
-    found: dict[int, dict[str, Any]] = {}
-    with closing(executor.run(function, tasks, shared)) as finished:
-        for number, result in finished:
-            found[number] = result
-            done(result)
-    return [found[number] for number in range(len(tasks))]
 
 
 def _shards_in(tasks: Sequence[Any]) -> Iterator[Placed]:

@@ -22,7 +22,7 @@ from geodata.catalog import Catalog, locate
 from geodata.config import GeodataConfig
 from geodata.durable import point, storing, sync
 from geodata.errors import ConfigError, PolicyDenied, SchemaError
-from geodata.executors import get_executor
+from geodata.executors import get_executor, in_order
 from geodata.formats import get_format
 from geodata.jobs.base import SCHEMA_VERSION, JobFolder, Progress, Silent, digest_of
 from geodata.jobs.petastormcolumns import Column, column_of, ranks_of
@@ -117,13 +117,11 @@ def export(
             index.format, index.schema_, names, decode_images, catalog.access, str(work)
         )
         shown.start("export", sum(task.shard.nbytes for task in tasks), "B")
-        written: dict[int, dict[str, Any]] = {}
-        with closing(get_executor("local", workers).run(_write, tasks, shared)) as finished:
-            for number, result in finished:
-                written[number] = result
-                shown.advance(tasks[number].shard.nbytes)
+        executor = get_executor("local", workers)
+        results = in_order(
+            executor, _write, tasks, shared, lambda task, _: shown.advance(task.shard.nbytes)
+        )
         shown.finish()
-        results = [written[number] for number in range(len(tasks))]
         _write_metadata(interpreter, work, _name_of(index.dataset), made, results)
         nbytes = sum(file.stat().st_size for file in work.iterdir())
     return ExportReport(

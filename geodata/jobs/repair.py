@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 import hashlib
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from geodata.config import GeodataConfig
 from geodata.digests import digest_of as bytes_digest
 from geodata.durable import storing
 from geodata.errors import CorruptShard, PolicyDenied, StoreError
-from geodata.executors import get_executor
+from geodata.executors import get_executor, in_order
 from geodata.formats import get_format
 from geodata.formats.joined import MAIN, beside, data_parts, is_sidecar, open_shard
 from geodata.jobs.base import SCHEMA_VERSION, JobFolder, Progress, Silent, digest_of
@@ -153,19 +152,16 @@ def _mend_shards(
     counted = index.report.get("counted")
     shared = _Shared(index.format, index.schema_, counted, catalog.access, works, report.dry_run)
     shown.start("repair", sum(p.shard.nbytes for p in placed), "B")
-    results: dict[int, dict[str, Any]] = {}
-    with closing(get_executor("local", workers).run(_mend, placed, shared)) as finished:
-        for number, found in finished:
-            results[number] = found
-            shown.advance(placed[number].shard.nbytes)
+    executor = get_executor("local", workers)
+    results = in_order(executor, _mend, placed, shared, lambda p, _: shown.advance(p.shard.nbytes))
     shown.finish()
-    for number in range(len(placed)):
-        report.repaired += results[number]["repaired"]
-        report.lost += results[number]["lost"]
-        report.uncounted += results[number]["uncounted"]
+    for found in results:
+        report.repaired += found["repaired"]
+        report.lost += found["lost"]
+        report.uncounted += found["uncounted"]
     if not report.dry_run:
-        lines = {number: found["line"] for number, found in results.items() if found["line"]}
-        changed = {number: Shard.from_line(line) for number, line in sorted(lines.items())}
+        lines = {number: found["line"] for number, found in enumerate(results) if found["line"]}
+        changed = {number: Shard.from_line(line) for number, line in lines.items()}
         _commit(catalog, index, placed, changed, report, drop_lost)
     for folder in folders.values():
         folder.remove()

@@ -21,9 +21,8 @@ import pyarrow as pa
 from geodata import schema as schemas
 from geodata.catalog import Catalog, holds
 from geodata.config import GeodataConfig
-from geodata.errors import ConfigError, CorruptShard
+from geodata.errors import ConfigError
 from geodata.executors import Executor
-from geodata.formats.joined import is_sidecar
 from geodata.jobs.base import JobFolder, Progress
 from geodata.jobs.deliveries import announce, withdraw
 from geodata.jobs.origins import keep_shards
@@ -44,7 +43,6 @@ from geodata.partition.routing import (
     survey_shard,
     write_shard,
 )
-from geodata.partition.sealing import file_ref
 from geodata.stores import open_store
 from geodata.tagging import load_subject_key, pseudonym
 
@@ -234,7 +232,7 @@ class Sharding:
             SpillTask(shard, str(folder / f"{number:06}.arrow"))
             for number, shard in enumerate(self.shards)
         ]
-        return self._stage("spill", "partition", executor, _spilled, tasks, self.routing(plan))
+        return self._stage("spill", "partition", executor, spill_shard, tasks, self.routing(plan))
 
     def _write(
         self, executor: Executor, plan: Mapping[str, Any], spills: Sequence[dict[str, Any]]
@@ -319,17 +317,3 @@ class Sharded:
     shards: dict[str, list[Shard]]
     unknown: dict[str, int]
     done: dict[str, Any]
-
-
-def _spilled(routing: Routing, task: SpillTask) -> dict[str, Any]:
-    """Spill a staging shard whose files match their digests; damage would get one of its own."""
-    for part, ref in task.shard.files.items():
-        path = Path(routing.root) / ref.path
-        if not is_sidecar(part) and path.is_file() and file_ref(path, ref.path) != ref:
-            raise CorruptShard(
-                "a file does not match its digest",
-                shard=task.shard.shard_id,
-                file=ref.path,
-                hint="geodata verify tells what is damaged",
-            )
-    return spill_shard(routing, task)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -233,8 +232,7 @@ def _values(
     if records.num_rows == 0:
         return pa.nulls(batch.num_rows, field.type), 0
     found, missing = values(records, shard)
-    made = array_of(found, records.num_rows, field, shard)
-    return (made if live.all() else spread(made, live)), missing
+    return (found if live.all() else spread(found, live)), missing
 
 
 def first_type(making: Making, edited: Edited, placed: Placed) -> pa.DataType | None:
@@ -245,47 +243,9 @@ def first_type(making: Making, edited: Edited, placed: Placed) -> pa.DataType | 
             records = _live(reader.read_unit(unit))
             if records.num_rows:
                 found, _missing = values(records, placed.shard.shard_id)
-                made = array_of(found, records.num_rows, None, placed.shard.shard_id)
-                if made.null_count < len(made):
-                    return made.type
+                if found.null_count < len(found):
+                    return found.type
     return None
-
-
-def array_of(values: Any, count: int, field: pa.Field | None, shard: str) -> pa.Array:
-    """Return values as `count` values of a field, or of a type of their own.
-
-    Raises SchemaError naming the shard where there are more or fewer, or they do not fit.
-    """
-    name = None if field is None else field.name
-    try:
-        array = _as_arrow(values, None if field is None else field.type)
-        kind = schemas.plain_type(array.type, name or "") if field is None else field.type
-        made = array if array.type == kind else array.cast(kind)
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        if isinstance(error, GeodataError):
-            raise
-        wanted = "an Arrow type" if field is None else str(field.type)
-        raise SchemaError(
-            f"the values are not all {wanted}",
-            shard=shard,
-            column=name,
-            hint="Say the type of the column with --type",
-        ) from error
-    if len(made) != count:
-        raise SchemaError(f"{len(made)} values for {count} records", shard=shard, column=name)
-    return made
-
-
-def _as_arrow(values: Any, kind: pa.DataType | None) -> pa.Array:
-    if isinstance(values, pa.ChunkedArray):
-        return values.combine_chunks()
-    if isinstance(values, pa.Array):
-        return values
-    if isinstance(values, np.ndarray) and values.ndim > 1:
-        values = list(values)
-    if isinstance(kind, pa.BaseExtensionType):
-        return kind.wrap_array(pa.array(values, kind.storage_type))
-    return pa.array(values, kind)
 
 
 def load_function(name: str, folder: str) -> Callable[[pa.RecordBatch], Any]:

@@ -109,12 +109,17 @@ def destinations_of(plan: Mapping[str, Any]) -> list[Destination]:
     return found
 
 
-def classified(routing: Routing, shard: Shard) -> Iterator[tuple[pa.RecordBatch, Classes, UInt64s]]:
-    """Yield a staging shard's units with the class and the hash of each record."""
+def classified(
+    routing: Routing, shard: Shard, *, check: bool = True
+) -> Iterator[tuple[pa.RecordBatch, Classes, UInt64s]]:
+    """Yield a staging shard's units with the class and the hash of each record.
+
+    With `check` its files must match their digests: damage would get one of its own.
+    """
     access = make_access(Path(routing.root) / "audit", STAGING, "shard")
     store = open_store(routing.root, region=STAGING, access=access)
     schema = schemas.from_json(routing.schema)
-    reader = open_in_place(get_format(routing.form), store, shard, schema)
+    reader = open_in_place(get_format(routing.form), store, shard, schema, check=check)
     classifier = routing.rules.classifier()
     try:
         for staged in _kept(routing, shard, reader):
@@ -146,7 +151,7 @@ def survey_shard(routing: Routing, shard: Shard) -> dict[str, Any]:
     """Return, by tag digest, the bytes in each hash bin and the totals of a staging shard."""
     form = get_format(routing.target)
     found: dict[str, Any] = {}
-    for batch, classes, hashes in classified(routing, shard):
+    for batch, classes, hashes in classified(routing, shard, check=False):  # spilling does
         sizes = form.row_nbytes(batch)
         tokens = np.zeros(batch.num_rows, np.int64)
         if routing.packing is not None:

@@ -43,6 +43,7 @@ _NAMES = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 """How names are decoded: what `os.fsdecode` does, without its questions."""
 
 _ARCHIVE = archives.SUFFIX.encode()
+_MAY_BE_ARCHIVE = re.compile(re.escape(_ARCHIVE), re.IGNORECASE)
 _RUN = 4096
 """Files that are taken at once."""
 
@@ -112,9 +113,9 @@ class FileList(Sequence[SourceFile]):
             return None
         return Member(*(column[index] for column in self._places))
 
-    def mentions(self, part: bytes) -> bool:
-        """Return whether some bytes, in small letters, stand in any name, whatever its letters."""
-        return part in self._names.lower()
+    def may_name(self, pattern: re.Pattern[bytes]) -> bool:
+        """Return whether a pattern is found in any name, or across two: a quick first look."""
+        return pattern.search(self._names) is not None
 
     def names(self) -> Iterator[str]:
         """Yield the name of each file."""
@@ -254,7 +255,7 @@ def _with_members(
     root: Path, found: FileList, ignored: Counter[str], encoding: str | None
 ) -> Listing:
     """Return the listing in which the members of archives stand for them."""
-    may_be = found.mentions(_ARCHIVE) or len(found) == 1
+    may_be = found.may_name(_MAY_BE_ARCHIVE) or len(found) == 1
     if not (may_be and any(_is_archive(entry[0] or _ARCHIVE) for entry in found.entries())):
         return Listing(root, found, dict(ignored), single=False)
     files: list[Entry] = []

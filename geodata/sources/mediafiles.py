@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
@@ -24,6 +25,7 @@ _FILE_NAME = "file_name"
 _KINDS = ("csv", "jsonl", "parquet")
 _HEAD_BYTES = 1 << 16
 _DEEPER = tuple(f"/{name}" for name in TABLES)
+_MAY_BE_DEEPER = re.compile("|".join(map(re.escape, _DEEPER)).encode())
 _SHOWN = 4
 """Tables that an error names."""
 
@@ -83,7 +85,7 @@ def found_table(listing: Listing) -> str | None:
     if listing.single:
         return None
     found = [name for name in TABLES if _names_files(listing, name)]
-    if not found and any(listing.files.mentions(os.fsencode(end)) for end in _DEEPER):
+    if not found and listing.files.may_name(_MAY_BE_DEEPER):
         deeper = (name for name in listing.files.names() if name.endswith(_DEEPER))
         found = [name for name in deeper if _names_files(listing, name)]
     if len(found) > 1 or any("/" in name for name in found):

@@ -10,7 +10,7 @@ from geodata.errors import ConfigError
 from geodata.sources.base import OnDisk, SourceFile
 
 
-class Listed(Protocol):
+class Files(Protocol):
     """Files as they were listed."""
 
     @property
@@ -21,7 +21,7 @@ class Listed(Protocol):
         """Return where one lies, and what tells whether it changed."""
 
 
-def check_unchanged(source: Listed, numbers: Iterable[int]) -> None:
+def check_unchanged(source: Files, numbers: Iterable[int]) -> None:
     """Raise ConfigError naming the first of some files that is not as it was listed."""
     for number in numbers:
         path, nbytes, mtime_ns = source.on_disk(number)
