@@ -1,4 +1,4 @@
-"""Counts how likely letters are in a language: makes `geodata/sources/letters.json`.
+"""Counts how likely letters are in a language: makes `geodata/sources/encodings/letters.json`.
 
 The texts lie in UTF-8 as LANGUAGE/SOURCE/*.txt. Those counted were the Universal Declaration of
 Human Rights, translations of Django's messages, and the manuals of Debian; no source counts for
@@ -19,9 +19,9 @@ from typing import Any
 
 import click
 
-from geodata.sources.languages import LATIN, WRITTEN_IN_SIGNS, Language, folded
+from geodata.sources.encodings.languages import LATIN, WRITTEN_IN_SIGNS, Language, folded
 
-_MADE = Path(__file__).parents[1] / "geodata/sources/letters.json"
+_MADE = Path(__file__).parents[1] / "geodata/sources/encodings/letters.json"
 _MOST_OF_A_SOURCE = 200_000
 """Characters in a language."""
 _CODES = {

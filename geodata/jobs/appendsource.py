@@ -22,7 +22,8 @@ from geodata.jobs.target import Target
 from geodata.manifest import Index, Shard
 from geodata.partition.dedupe import Repeats, Stored, key_at
 from geodata.schema import KEY
-from geodata.sources.base import Reading, Source
+from geodata.sources.base import Source
+from geodata.sources.options import Reading
 from geodata.stores import open_store
 from geodata.tags import STAGING
 

@@ -19,7 +19,9 @@ from geodata.jobs.origins import keep_files, sources_of
 from geodata.jobs.planning import Options
 from geodata.manifest import Index
 from geodata.partition.rejects import check_bound, reasons_of
-from geodata.sources.base import Reading, Source, location
+from geodata.sources.base import Source
+from geodata.sources.opening import location
+from geodata.sources.options import Reading
 from geodata.stores import open_store
 from geodata.tags import STAGING
 

@@ -15,8 +15,10 @@ from geodata.jobs.base import Progress, Silent
 from geodata.partition.rejects import OnError
 from geodata.prepare import AS_IS, Preparing
 from geodata.prepare.base import TABLED
-from geodata.sources.base import AS_FOUND, Reading, Source, open_source
-from geodata.sources.mediatable import MediaTable
+from geodata.sources.base import Source
+from geodata.sources.media.table import MediaTable
+from geodata.sources.opening import open_source
+from geodata.sources.options import AS_FOUND, Reading
 
 MAX_SHARD_BYTES = 1 << 30
 

@@ -14,7 +14,9 @@ import pyarrow as pa
 from geodata.durable import create_exclusive
 from geodata.errors import ConfigError
 from geodata.jobs.base import SCHEMA_VERSION
-from geodata.sources.base import AS_FOUND, Reading, Source, open_source
+from geodata.sources.base import Source
+from geodata.sources.opening import open_source
+from geodata.sources.options import AS_FOUND, Reading
 
 LOOK_BYTES = 1 << 20
 COUNTRY_FIELDS = ("country", "country_code", "countrycode", "iso_country", "region", "locale")

@@ -25,8 +25,10 @@ from geodata.durable import storing
 from geodata.errors import ConfigError, FormatVersionError, ManifestError, StoreError
 from geodata.jobs.listed import Entry, Listed, entries_of
 from geodata.manifest import METADATA_DIR, Index, Shard, Version
-from geodata.sources.base import KINDS, Reading, Source, list_files
-from geodata.sources.listing import FileList
+from geodata.sources.base import Source
+from geodata.sources.kinds import KINDS
+from geodata.sources.listing import FileList, list_files
+from geodata.sources.options import Reading
 from geodata.stores import GatedStore, open_store
 from geodata.tags import METADATA, STAGING, UNCLASSIFIED, Tag
 

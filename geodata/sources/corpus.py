@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from geodata.sources import compressed
-from geodata.sources.agreement import Agreement
 from geodata.sources.archives import FAULTS, Archives, Member, opened_member
 from geodata.sources.base import OnDisk, Piece, Reject
 from geodata.sources.batches import BATCH_BYTES, Origin, Unfit
 from geodata.sources.compressed import Damaged, Unpacked
 from geodata.sources.contents import Contents, Known
-from geodata.sources.encodings import (
+from geodata.sources.encodings.agreement import Agreement
+from geodata.sources.encodings.declared import (
     CERTAIN,
     HEAD_BYTES,
     Coding,
@@ -53,6 +53,10 @@ _READ_AHEAD = 1 << 17
 
 _KEPT_BYTES = 64 << 20
 """Bytes of a compressed file that are kept before it is known that it is not too long."""
+
+
+class Broken(Exception):
+    """A file that is not what it was taken for, or not any more; the text says why."""
 
 
 class Corpus:

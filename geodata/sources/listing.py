@@ -23,7 +23,7 @@ from typing import overload
 from geodata.errors import ConfigError
 from geodata.sources import archives, compressed
 from geodata.sources.archives import BROKEN, BrokenArchive, Member, members_of
-from geodata.sources.encodings import UTF8, checked_encoding, encoding_of_names
+from geodata.sources.encodings.declared import UTF8, checked_encoding, encoding_of_names
 
 HIDDEN = "hidden"
 FOLDER_LINK = "link to a folder"

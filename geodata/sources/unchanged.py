@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from geodata.errors import ConfigError
-from geodata.sources.base import OnDisk, SourceFile
+from geodata.sources.base import OnDisk
+from geodata.sources.listing import SourceFile
 
 
 class Files(Protocol):

@@ -18,8 +18,8 @@ from geodata.errors import ConfigError, SchemaError, TooManyBadRecords
 from geodata.jobs import conversion, planning, scans
 from geodata.partition.rejects import OTHER, Reasons
 from geodata.sources import Scan
-from geodata.sources.jsonl import JsonLines
 from geodata.sources.observed import Seen
+from geodata.sources.text.jsonl import JsonLines
 from geodata.tags import STAGING
 
 FILES = 12

@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 import geodata
-from geodata.sources import lines, rows
+from geodata.sources.text import lines, rows
 
 GOOD = b'{"n": 1, "text": "one"}\n{"n": 2, "text": "two"}\n'
 TOO_LONG = "the record holds 1 GiB or more"

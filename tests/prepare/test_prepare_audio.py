@@ -15,8 +15,8 @@ import geodata
 from geodata.errors import ConfigError, MissingExtra
 from geodata.prepare import Preparing, prepared_schema, run_steps, steps_of
 from geodata.schema import dataset_schema, media_field
-from geodata.sources.audioheaders import AudioInfo, audio_info
 from geodata.sources.batches import Unfit
+from geodata.sources.media.audioheaders import AudioInfo, audio_info
 
 ABOUT = [("sample_rate", pa.int32()), ("channels", pa.int32()), ("frames", pa.int64())]
 

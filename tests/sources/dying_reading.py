@@ -3,8 +3,8 @@
 import os
 import signal
 
-from geodata.sources import hdf5arrays
-from geodata.sources.hdf5reading import cuts, read, scan
+from geodata.sources.hdf5 import arrays as hdf5arrays
+from geodata.sources.hdf5.reading import cuts, read, scan
 
 __all__ = ["cuts", "read", "scan"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from geodata.sources.guarded import shut_files
+from geodata.sources.guard.guarded import shut_files
 
 
 def echo(asked, say):

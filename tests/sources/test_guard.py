@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from geodata.errors import StoreError
-from geodata.sources import guard
+from geodata.sources.guard import guard
 
 FUNCTIONS = "guarded_functions"
 LONG = 60.0
@@ -124,6 +124,11 @@ def test_silence_is_an_error_of_the_environment(monkeypatch):
     with pytest.raises(StoreError, match="said nothing"):
         ask("sleep", sleep=LONG)
     wait_for(lambda: is_gone(first["child"]))
+
+
+def test_a_process_that_cannot_begin_is_an_error_of_the_environment():
+    with pytest.raises(StoreError, match="is gone"):
+        list(guard.ask("geodata.no_such_module", "echo", {}))
 
 
 def test_answers_side_by_side_have_a_process_each():

@@ -13,8 +13,8 @@ from source_reading import read_all
 from geodata.errors import ConfigError
 from geodata.schema import dataset_schema, is_label, media_of, origin_field
 from geodata.sources import Reading, open_source
-from geodata.sources.audioheaders import AudioInfo, audio_info
 from geodata.sources.batches import Unfit
+from geodata.sources.media.audioheaders import AudioInfo, audio_info
 
 NOISE = np.random.default_rng(0).standard_normal((9000, 2)) * 0.1
 

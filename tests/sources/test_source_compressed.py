@@ -246,7 +246,7 @@ def test_memory_stays_flat_whatever_the_ratio(tmp_path, suffix):
 
 
 def test_a_bomb_of_one_line_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("geodata.sources.lines.MAX_RECORD", 1 << 20)
+    monkeypatch.setattr("geodata.sources.text.lines.MAX_RECORD", 1 << 20)
     data = b'{"a": 1}\n' + b"x" * (40 << 20) + b'\n{"a": 2}\n'
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(data))
     source = open_source(tmp_path)

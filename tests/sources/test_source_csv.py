@@ -13,7 +13,7 @@ from source_reading import read_all
 from geodata.errors import ConfigError, SchemaError
 from geodata.schema import dataset_schema, media_of
 from geodata.sources import Reading, open_source
-from geodata.sources.delimited import text_kinds
+from geodata.sources.spellings import text_kinds
 
 ONCE = settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -98,8 +98,8 @@ def test_a_quote_that_never_closes_is_one_rejected_record(tmp_path):
 
 
 def test_a_record_that_is_too_long_is_rejected_and_the_rest_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("geodata.sources.lines.MAX_RECORD", 50)
-    monkeypatch.setattr("geodata.sources.rows.MAX_RECORD", 50)
+    monkeypatch.setattr("geodata.sources.text.lines.MAX_RECORD", 50)
+    monkeypatch.setattr("geodata.sources.text.rows.MAX_RECORD", 50)
     lines = ["a,b", "x,1", "y" * 60 + ",2", '"' + "y\n" * 40 + '",3', "z,4", ""]
     read = read_all(_source(tmp_path, "\n".join(lines)))
     assert read.column("b") == [1, 4]

@@ -8,8 +8,10 @@ import pytest
 from source_reading import read_all
 
 from geodata.errors import ConfigError
-from geodata.sources import Reading, corpus, encodings, jsonl, open_source
-from geodata.sources.encodings import Coding, checked_encoding, coding_of, coding_of_text
+from geodata.sources import Reading, corpus, open_source
+from geodata.sources.encodings import declared as encodings
+from geodata.sources.encodings.declared import Coding, checked_encoding, coding_of, coding_of_text
+from geodata.sources.text import jsonl
 
 OTHER = "if it is in another encoding, say which it is with --encoding"
 DOUBT = "it is not UTF-8, and its encoding is not certain; say which it is with --encoding"

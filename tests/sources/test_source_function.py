@@ -15,7 +15,7 @@ from source_reading import read_all
 
 from geodata.errors import SchemaError
 from geodata.schema import is_tensor, media_of
-from geodata.sources import function
+from geodata.sources.function import source as function_source
 
 
 @pytest.fixture
@@ -27,11 +27,14 @@ def source(tmp_path, monkeypatch):
 @pytest.fixture
 def yields(source, monkeypatch):
     """Return what reads given values, each the field `v` of a record."""
-    monkeypatch.setattr(function, "_given", [], raising=False)
+    monkeypatch.setattr(function_source, "_given", [], raising=False)
 
     def read(*values, name="v", **options):
-        function._given = [{name: value} for value in values]
-        code = "from geodata.sources import function\n\ndef rows():\n    yield from function._given"
+        function_source._given = [{name: value} for value in values]
+        code = (
+            "from geodata.sources.function import source\n\n"
+            "def rows():\n    yield from source._given"
+        )
         return read_all(source(code), **options)
 
     return read

@@ -5,10 +5,11 @@ import pytest
 from hdf5_files import read_file, write_arrays
 
 from geodata.schema import KEY
-from geodata.sources import guard, hdf5asking
-from geodata.sources.footers import Broken
-from geodata.sources.guard import Died
-from geodata.sources.hdf5asking import Asking
+from geodata.sources.corpus import Broken
+from geodata.sources.guard import guard
+from geodata.sources.guard.guard import Died
+from geodata.sources.hdf5 import asking as hdf5asking
+from geodata.sources.hdf5.asking import Asking
 
 WHY = "what reads it is ended by SIGSEGV"
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from geodata.sources.batches import Unfit
-from geodata.sources.headers import image_size, plain_jpeg
+from geodata.sources.media.headers import image_size, plain_jpeg
 
 MANY = settings(max_examples=400, deadline=None)
 
@@ -38,7 +38,7 @@ ODD = [_jpeg("CMYK"), _jpeg(exif=Image.Exif().tobytes()), _jpeg(icc_profile=b"pr
 
 def _by_pillow(data):
     """Return what Pillow says, with no help of ours."""
-    with mock.patch("geodata.sources.headers.plain_jpeg", return_value=None):
+    with mock.patch("geodata.sources.media.headers.plain_jpeg", return_value=None):
         try:
             return image_size(data)
         except Unfit as error:

@@ -12,7 +12,7 @@ from geodata.errors import ConfigError, MissingExtra
 from geodata.schema import is_label, media_of
 from geodata.sources import open_source
 from geodata.sources.batches import Unfit
-from geodata.sources.headers import image_size
+from geodata.sources.media.headers import image_size
 
 FORMATS = ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"]
 

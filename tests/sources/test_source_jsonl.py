@@ -12,7 +12,7 @@ from source_reading import read_all
 from geodata.errors import SchemaError
 from geodata.schema import dataset_schema, media_of
 from geodata.sources import corpus, open_source
-from geodata.sources.arrowjson import MAX_DEPTH
+from geodata.sources.text.arrowjson import MAX_DEPTH
 
 ONCE = settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -244,7 +244,7 @@ def test_the_deepest_record_is_read(tmp_path):
 
 
 def test_a_record_that_is_too_long_is_rejected_and_the_rest_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("geodata.sources.lines.MAX_RECORD", 100)
+    monkeypatch.setattr("geodata.sources.text.lines.MAX_RECORD", 100)
     source = _source(tmp_path, {"a": "x"}, {"a": "x" * 1000}, {"a": "x" * 90}, {"a": "y"})
     read = read_all(source)
     assert [len(text) for text in read.column("a")] == [1, 90, 1]

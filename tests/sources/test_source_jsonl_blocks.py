@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from source_reading import read_all
 
 from geodata.errors import SchemaError
-from geodata.sources import arrowjson, jsonl, open_source
-from geodata.sources.arrowjson import expected, parsed
+from geodata.sources import open_source
 from geodata.sources.observed import Seen, see_fields
+from geodata.sources.text import arrowjson, jsonl
+from geodata.sources.text.arrowjson import expected, parsed
 
 MANY = settings(
     max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

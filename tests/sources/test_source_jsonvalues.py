@@ -12,8 +12,9 @@ from source_reading import read_all
 
 from geodata.errors import SchemaError
 from geodata.schema import dataset_schema, origin_field
-from geodata.sources import Reading, jsonl, jsonvalues, open_source
-from geodata.sources.jsonvalues import LINES, OBJECTS, Form, form_of
+from geodata.sources import Reading, open_source
+from geodata.sources.text import jsonl, jsonvalues
+from geodata.sources.text.jsonvalues import LINES, OBJECTS, Form, form_of
 
 MANY = settings(
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -10,7 +10,7 @@ from PIL import Image
 
 from geodata.errors import ConfigError
 from geodata.sources import KINDS, Reading, open_source
-from geodata.sources.base import ZIPPED
+from geodata.sources.kinds import ZIPPED
 from geodata.sources.options import ARCHIVED, AS_FOUND, TABLED, USED_BY
 
 GIVEN = {

@@ -10,7 +10,7 @@ from source_reading import read_all
 
 from geodata.errors import SchemaError
 from geodata.sources import open_source
-from geodata.sources.partitions import NONE, Partitions, partitions_of
+from geodata.sources.tables.partitions import NONE, Partitions, partitions_of
 
 
 def _write(path, columns):

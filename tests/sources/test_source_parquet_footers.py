@@ -9,7 +9,9 @@ import pytest
 from source_reading import read_all
 
 from geodata.schema import dataset_schema
-from geodata.sources import footers, guard, open_source
+from geodata.sources import open_source
+from geodata.sources.guard import guard
+from geodata.sources.tables import footers
 
 COUNT = 300
 

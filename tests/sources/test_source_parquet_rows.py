@@ -13,7 +13,7 @@ from source_reading import read_all
 
 from geodata.schema import dataset_schema, media_of, origin_field, tensor_field
 from geodata.sources import open_source, stored
-from geodata.sources.footers import group_batches, open_parquet
+from geodata.sources.tables.footers import group_batches, open_parquet
 
 
 def _write(path, columns, schema=None, **options):

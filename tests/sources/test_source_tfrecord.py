@@ -15,7 +15,7 @@ from tfrecord_files import example, read, write
 from geodata.errors import SchemaError
 from geodata.schema import media_of
 from geodata.sources.batches import Unfit
-from geodata.sources.tfexamples import features_of
+from geodata.sources.tfrecord.examples import features_of
 
 
 @pytest.fixture

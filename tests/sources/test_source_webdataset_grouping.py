@@ -15,8 +15,9 @@ from webdataset.tariterators import base_plus_ext
 import geodata
 from geodata.errors import TooManyBadRecords
 from geodata.schema import dataset_schema
-from geodata.sources import open_source, tars
-from geodata.sources.tars import split_name
+from geodata.sources import open_source
+from geodata.sources.webdataset import tars
+from geodata.sources.webdataset.tars import split_name
 
 NAMES = [
     "a.jpg", "a.b.jpg", "d/a.jpg", "d.x/a.jpg", "d.x/a.b.C", "./a.jpg", "../a.jpg", "/a.jpg",

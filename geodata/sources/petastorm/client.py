@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from geodata.errors import StoreError
-from geodata.sources.frames import Ended, Silent, receive
+from geodata.sources.guard.frames import Ended, Silent, receive
 
 PATIENCE = 300.0
 """Seconds without a byte after which the process counts as lost."""

@@ -18,14 +18,13 @@ from geodata.errors import SchemaError
 from geodata.schema import media_field, tensor_field
 from geodata.sources.base import Piece, Reject, Scan
 from geodata.sources.batches import Origin, Unfit, assemble, fitting
-from geodata.sources.corpus import Corpus
-from geodata.sources.footers import Broken
+from geodata.sources.corpus import Broken, Corpus
 from geodata.sources.listing import Listing
 from geodata.sources.observed import check_name, with_text
 from geodata.sources.options import AS_FOUND, Reading
-from geodata.sources.parquet import ParquetFiles
 from geodata.sources.petastorm.client import Died, Refused, worker_here
 from geodata.sources.petastorm.environment import needed
+from geodata.sources.tables.parquet import ParquetFiles
 from geodata.sources.unite import conform
 
 _ROW = "__row__"

@@ -1,0 +1,1 @@
+"""Reading that may end its process, done in another one."""

@@ -1,0 +1,1 @@
+"""HDF5 of any layout: arrays along the first axis, or a group or object for each sample."""

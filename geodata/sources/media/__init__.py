@@ -1,0 +1,1 @@
+"""Images and audio: folders of files, and tables that name them."""

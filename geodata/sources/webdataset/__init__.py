@@ -1,0 +1,1 @@
+"""Tars of samples, as the `webdataset` package groups them."""
