@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, starmap, zip_longest
 from json.encoder import encode_basestring_ascii
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from geodata.durable import replacing
 from geodata.sources.base import Source
-from geodata.sources.listing import FileList, SourceFile
+from geodata.sources.filelist import FileList, SourceFile
 
 Entry = tuple[bytes, int, int]
 """Name, bytes, modification time in ns."""
@@ -43,7 +43,7 @@ class Listed:
         digest, self.nbytes, self.count = hashlib.sha256(), 0, 0
         entries = self._entries()
         while run := list(islice(entries, _RUN)):
-            digest.update(b"".join(starmap(_line, run)))
+            digest.update(b"".join(_lines(run)))
             self.nbytes += sum(size for _, size, _ in run)
             self.count += len(run)
         self.digest = digest.hexdigest()
@@ -52,7 +52,7 @@ class Listed:
         return entries_of(self._source.files)
 
     def _packed(self) -> Iterator[bytes]:
-        return starmap(_line, self._entries())
+        return _lines(self._entries())
 
     def lines(self) -> Iterator[bytes]:
         """Yield a line of JSON for each file, some lines at once."""
@@ -61,7 +61,7 @@ class Listed:
     def part(self, numbers: range) -> str:
         """Return the digest of names, sizes and times of some files."""
         if numbers not in self._parts:
-            lines = starmap(_line, entries_of(self._source.files, numbers))
+            lines = _lines(entries_of(self._source.files, numbers))
             self._parts[numbers] = hashlib.sha256(b"".join(lines)).hexdigest()
         return self._parts[numbers]
 
@@ -93,8 +93,8 @@ def _together(lines: Iterator[bytes]) -> Iterator[bytes]:
         yield run
 
 
-def _line(name: bytes, size: int, mtime: int) -> bytes:
-    return b"%d %d %b\0" % (size, mtime, name)
+def _lines(entries: Iterable[Entry]) -> Iterator[bytes]:
+    return (b"%d %d %b\0" % (size, mtime, name) for name, size, mtime in entries)
 
 
 def _split(file: BinaryIO) -> Iterator[bytes]:

@@ -26,8 +26,9 @@ from geodata.errors import ConfigError, FormatVersionError, ManifestError, Store
 from geodata.jobs.listed import Entry, Listed, entries_of
 from geodata.manifest import METADATA_DIR, Index, Shard, Version
 from geodata.sources.base import Source
+from geodata.sources.filelist import FileList
 from geodata.sources.kinds import KINDS
-from geodata.sources.listing import FileList, list_files
+from geodata.sources.listing import list_files
 from geodata.sources.options import Reading
 from geodata.stores import GatedStore, open_store
 from geodata.tags import METADATA, STAGING, UNCLASSIFIED, Tag

@@ -3,8 +3,9 @@
 """
 
 from geodata.sources.base import Piece, Reject, Scan, Source, first_rows
+from geodata.sources.filelist import SourceFile
 from geodata.sources.kinds import KINDS, recognise
-from geodata.sources.listing import SourceFile, list_files
+from geodata.sources.listing import list_files
 from geodata.sources.opening import open_source
 from geodata.sources.options import Reading
 

@@ -22,7 +22,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from geodata.sources.listing import SourceFile
+from geodata.sources.filelist import SourceFile
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,8 @@ from geodata.sources.encodings.declared import (
     coding_of_text,
     is_bare,
 )
-from geodata.sources.listing import FileList, Listing
+from geodata.sources.filelist import FileList
+from geodata.sources.listing import Listing
 from geodata.sources.options import AS_FOUND, DETECT, Reading
 from geodata.sources.unchanged import check_unchanged
 

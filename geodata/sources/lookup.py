@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import replace
 
-from geodata.sources.listing import FileList, Listing
+from geodata.sources.filelist import FileList
+from geodata.sources.listing import Listing
 
 
 def index_of(files: FileList, name: str) -> int | None:
@@ -48,4 +48,4 @@ def narrowed(listing: Listing, places: Iterable[int]) -> Listing:
 
 
 def _place(files: FileList, name: bytes) -> int:
-    return bisect_left(range(len(files)), name, key=lambda i: os.fsencode(files.name(i)))
+    return files.place_of(name, range(len(files)))

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from geodata.errors import SchemaError
 from geodata.schema import is_reserved, media_field
-from geodata.sources.listing import SourceFile
+from geodata.sources.filelist import SourceFile
 
 Place = tuple[int, int]
 """Number of the file, number of the row: in the piece at first, in the file once united."""

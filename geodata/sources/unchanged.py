@@ -8,7 +8,7 @@ from typing import Protocol
 
 from geodata.errors import ConfigError
 from geodata.sources.base import OnDisk
-from geodata.sources.listing import SourceFile
+from geodata.sources.filelist import SourceFile
 
 
 class Files(Protocol):

@@ -10,7 +10,8 @@ from source_reading import read_all
 
 from geodata.errors import ConfigError
 from geodata.sources import SourceFile, list_files, open_source, recognise
-from geodata.sources.listing import FileList, suffix_of
+from geodata.sources.filelist import FileList
+from geodata.sources.listing import suffix_of
 
 
 def _names(root):

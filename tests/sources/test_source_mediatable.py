@@ -17,7 +17,7 @@ from geodata.errors import ConfigError, MissingExtra, SchemaError
 from geodata.schema import dataset_schema, media_of, origin_field
 from geodata.sources import Reading, open_source
 from geodata.sources.batches import Unfit
-from geodata.sources.listing import FileList
+from geodata.sources.filelist import FileList
 from geodata.sources.media.files import MediaFiles
 
 KINDS = ["csv", "tsv", "jsonl", "parquet"]

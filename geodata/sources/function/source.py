@@ -30,9 +30,9 @@ from geodata.sources.base import OnDisk, Piece, Reject, Scan
 from geodata.sources.batches import Unfit
 from geodata.sources.blocks import Item, batches_of, by_field
 from geodata.sources.corpus import MAX_RECORD, TOO_LONG
+from geodata.sources.filelist import SourceFile
 from geodata.sources.function.columns import PyChooser, column_of, note_record
 from geodata.sources.function.values import plain_record, weight
-from geodata.sources.listing import SourceFile
 from geodata.sources.observed import Seen, schema_of
 from geodata.sources.options import Reading
 

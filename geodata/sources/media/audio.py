@@ -18,8 +18,9 @@ from geodata.schema import label_field, media_field
 from geodata.sources.base import OnDisk, Piece, Reject, Scan
 from geodata.sources.batches import Unfit
 from geodata.sources.corpus import Corpus
+from geodata.sources.filelist import FileList, SourceFile
 from geodata.sources.kinds import SUFFIXES
-from geodata.sources.listing import FileList, Listing, SourceFile
+from geodata.sources.listing import Listing
 from geodata.sources.media.audioheaders import audio_info
 from geodata.sources.media.transcripts import Transcripts
 from geodata.sources.options import AS_FOUND, Reading

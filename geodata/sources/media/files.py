@@ -16,8 +16,9 @@ import pyarrow.parquet as pq
 from geodata.errors import ConfigError
 from geodata.sources.batches import Unfit
 from geodata.sources.corpus import Corpus
+from geodata.sources.filelist import FileList
 from geodata.sources.kinds import SUFFIXES, TABLES, ZIPPED
-from geodata.sources.listing import FileList, Listing, list_files, suffix_of
+from geodata.sources.listing import Listing, list_files, suffix_of
 from geodata.sources.lookup import folder_of, index_of, narrowed, with_stem
 
 _FILE_NAME = "file_name"

@@ -35,7 +35,8 @@ class ImageFolder(Corpus):
         super().__init__(listing, source_id, reading)
         _require_pillow()
         flat = classed = None
-        for name in self.files.names():
+        for numbers in self._of_one_class(range(len(self.files))):
+            name = self.files.name(numbers.start)
             if self.class_of(name) is None:
                 flat = flat or name
             else:
@@ -59,8 +60,18 @@ class ImageFolder(Corpus):
         return Scan(piece.files, piece.files, labels=labels, file=piece.file)
 
     def _classes(self, piece: Piece) -> set[str]:
-        names = map(self.files.name, piece.numbers)
-        return {folder for name in names if self._keyed(name) and (folder := self.class_of(name))}
+        classes = set()
+        for numbers in self._of_one_class(piece.numbers):
+            name = next(filter(self._keyed, map(self.files.name, numbers)), None)
+            if name is not None and (folder := self.class_of(name)):
+                classes.add(folder)
+        return classes
+
+    def _of_one_class(self, numbers: range) -> Iterator[range]:
+        """Cut a run of files into such of one class."""
+        if self._archives:
+            return (range(number, number + 1) for number in numbers)
+        return self.files.by_folder(numbers)
 
     def merge(self, scans: Sequence[Scan], *, first_wins: bool = False) -> pa.Schema:  # noqa: ARG002
         """Return `image`, `label` where there are classes, `width` and `height` in pixels."""

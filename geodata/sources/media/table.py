@@ -25,8 +25,9 @@ from geodata.schema import KEY, SUBJECT, is_origin, media_field, origin_field
 from geodata.sources.base import OnDisk, Piece, Reject, Scan, Source
 from geodata.sources.batches import BATCH_BYTES, Unfit, assemble, bounded
 from geodata.sources.corpus import Corpus
+from geodata.sources.filelist import Entry, FileList, SourceFile
 from geodata.sources.kinds import KINDS, SUFFIXES
-from geodata.sources.listing import Entry, FileList, Listing, SourceFile
+from geodata.sources.listing import Listing
 from geodata.sources.lookup import folder_of, index_of
 from geodata.sources.media.audio import ABOUT, TRANSCRIPT, about_audio
 from geodata.sources.media.files import (

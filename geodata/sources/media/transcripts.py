@@ -16,8 +16,9 @@ from itertools import islice
 from geodata.sources.batches import Unfit
 from geodata.sources.corpus import Corpus
 from geodata.sources.encodings.declared import UTF8, coding_of_text
+from geodata.sources.filelist import FileList
 from geodata.sources.kinds import BESIDE
-from geodata.sources.listing import FileList, Listing, suffix_of
+from geodata.sources.listing import Listing, suffix_of
 from geodata.sources.lookup import folder_of, index_of, narrowed, stem_of, with_stem
 from geodata.sources.options import Reading
 

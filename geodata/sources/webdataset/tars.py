@@ -29,7 +29,7 @@ import numpy.typing as npt
 from geodata.formats.webdataset.tarball import BLOCK
 from geodata.sources.corpus import MAX_RECORD, TOO_LONG
 from geodata.sources.decompress import compression_of, unpacked
-from geodata.sources.listing import HIDDEN, SPECIAL
+from geodata.sources.walking import HIDDEN, SPECIAL
 from geodata.sources.webdataset.tarblocks import FOLDER, LINKS, Broken, Entry, TarStream, starts_tar
 
 HELD_BYTES = 64 << 20
