@@ -2,11 +2,15 @@
 
 import os
 import random
+import threading
+import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from geodata.errors import ConfigError
+from geodata.sources import walking
 from geodata.sources.filelist import FileList
 from geodata.sources.listing import list_files, suffix_of, suffixes_of
 
@@ -44,12 +48,78 @@ def files_below(root: bytes) -> list[tuple[bytes, int, int]]:
     return sorted(found)
 
 
+@pytest.fixture(params=["fast", "slow"])
+def disk(request, monkeypatch):
+    if request.param == "slow":
+        monkeypatch.setattr(walking, "LONG", 0.0)
+        monkeypatch.setattr(walking, "FEW", 1)
+
+
+@pytest.mark.usefixtures("disk")
 @pytest.mark.parametrize("seed", range(20))
 def test_a_tree_of_any_shape_is_listed_in_order(tmp_path, seed):
     random_tree(os.fsencode(tmp_path / "tree"), random.Random(seed), depth=3)
     expected = files_below(os.fsencode(tmp_path / "tree"))
     if expected:
         assert [*list_files(tmp_path / "tree").files.entries()] == expected
+
+
+@pytest.mark.usefixtures("disk")
+def test_what_is_skipped_is_counted_and_links_to_nothing_are_listed(tmp_path):
+    for number in range(3):
+        folder = tmp_path / f"d{number}"
+        folder.mkdir()
+        (folder / "a.txt").write_text("x")
+        (folder / ".hidden").write_text("x")
+        (folder / "to-folder").symlink_to(tmp_path)
+        (folder / "to-nothing.txt").symlink_to("nothing")
+        os.mkfifo(folder / "pipe.txt")
+    listing = list_files(tmp_path)
+    assert [(e[0].decode(), e[1]) for e in listing.files.entries()] == [
+        (f"d{number}/{name}", size)
+        for number in range(3)
+        for name, size in (("a.txt", 1), ("to-nothing.txt", 0))
+    ]
+    assert listing.ignored == {"hidden": 3, "link to a folder": 3, "not a regular file": 3}
+
+
+@pytest.mark.usefixtures("disk")
+def test_of_folders_that_cannot_be_read_the_first_is_named(tmp_path, monkeypatch):
+    for name in "abcd":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.txt").write_text("x")
+    scandir = os.scandir
+
+    def failing(path):
+        if path.endswith((b"/b/", b"/d/")):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", failing)
+    with pytest.raises(ConfigError, match="cannot be read") as raised:
+        list_files(tmp_path)
+    assert raised.value.fields["file"].endswith("/b/")
+
+
+def test_looks_that_take_long_are_side_by_side(tmp_path, monkeypatch):
+    """As on a file server: 8 folders of 400 files, every look 1 ms."""
+    for name in "abcdefgh":
+        (tmp_path / name).mkdir()
+        for number in range(400):
+            (tmp_path / name / f"{number}.txt").touch()
+    expected = [e[0] for e in list_files(tmp_path).files.entries()]
+    look, threads = os.stat, []
+
+    def slow(path, **options):
+        if "dir_fd" in options:
+            threads.append(threading.current_thread().name)
+            time.sleep(0.001)
+        return look(path, **options)
+
+    monkeypatch.setattr(os, "stat", slow)
+    assert [e[0] for e in list_files(tmp_path).files.entries()] == expected
+    assert len(threads) == 3200
+    assert len(set(threads)) > 8
 
 
 NAMES = [
