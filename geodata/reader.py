@@ -7,7 +7,6 @@ opened by the process that reads, never carried over a fork.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import resource
 from collections import OrderedDict
@@ -23,10 +22,11 @@ import pyarrow as pa
 from geodata import schema as schemas
 from geodata.cache import Cache
 from geodata.catalog import Catalog, tag_of_file
+from geodata.catalog.checking import DAMAGED, check_digest, check_size
 from geodata.errors import CorruptShard, ObjectNotFound
 from geodata.formats import MappedReader, ShardReader, get_format
 from geodata.formats.base import MEDIA_UNIT_BYTES
-from geodata.formats.joined import is_sidecar, open_shard
+from geodata.formats.joined import is_index, is_sidecar, open_shard
 from geodata.formats.slices import Slices, merged, runs_of
 from geodata.formats.units import select
 from geodata.manifest import FileRef, Index, Shard, Version
@@ -37,7 +37,6 @@ Read = TypeVar("Read")
 
 OPEN_SHARDS = 128
 CACHE_ATTEMPTS = 3
-DAMAGED = "geodata verify tells what is damaged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,9 +297,10 @@ class Reader:
         path = store.local_path(ref.path, tag, about, shard.live)
         if path is None:
             raise CorruptShard("no tier can hold the shard", shard=about)
-        _check(path, ref, about)
-        if part.partition("/")[0] == "index":
-            _check_digest(path, ref, about)
+        if is_index(part):
+            check_digest(path, ref, about)  # it is small, and decides which records there are
+        else:
+            check_size(path, ref, about)
         return path
 
     def _follow_revision(self, name: str) -> None:
@@ -362,26 +362,3 @@ def _cached(
         return cache.get(ref.sha256, ref.nbytes, fill)
     except CorruptShard as error:
         raise CorruptShard(error.message, shard=about, file=ref.path, hint=DAMAGED) from error
-
-
-def _check_digest(path: Path, ref: FileRef, about: str) -> None:
-    """Refuse an index that is another's: it is small, and it decides which records there are."""
-    with path.open("rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != ref.sha256:
-            raise CorruptShard(
-                "a shard's index does not match its digest",
-                shard=about,
-                file=ref.path,
-                hint=DAMAGED,
-            )
-
-
-def _check(path: Path, ref: FileRef, about: str) -> None:
-    try:
-        nbytes = path.stat().st_size
-    except FileNotFoundError as error:
-        raise ObjectNotFound("no such object", shard=about, file=ref.path) from error
-    if nbytes != ref.nbytes:
-        raise CorruptShard(
-            f"{path.name} has {nbytes} bytes, not {ref.nbytes}", shard=about, hint=DAMAGED
-        )

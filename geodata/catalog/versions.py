@@ -17,7 +17,16 @@ from geodata.errors import (
     ObjectNotFound,
     StoreError,
 )
-from geodata.manifest import LISTS_DIR, METADATA_DIR, Index, Shard, Units, Version, parse_list
+from geodata.manifest import (
+    LISTS_DIR,
+    METADATA_DIR,
+    FileRef,
+    Index,
+    Shard,
+    Units,
+    Version,
+    parse_list,
+)
 from geodata.stores import Access, GatedStore, open_store
 from geodata.tags import METADATA, STAGING
 
@@ -200,11 +209,19 @@ class Versions:
 
     def units(self, index: Index, region: str, shard: Shard) -> Units:
         """Return a shard's sidecar; ManifestError if it does not match its digest."""
-        ref = shard.files["units"]
-        data = self.store(index, region).read(ref.path, METADATA)
-        if hashlib.sha256(data).hexdigest() != ref.sha256:
-            raise ManifestError("the sidecar does not match its digest", file=ref.path)
-        return Units.from_bytes(data, ref.path)
+        return read_units(self.store(index, region), shard.files["units"])
+
+
+def read_units(store: GatedStore, ref: FileRef) -> Units:
+    """Return a sidecar of a store; ManifestError if it does not match its digest."""
+    hint = "geodata repair makes it anew"
+    try:
+        data = store.read(ref.path, METADATA)
+    except ObjectNotFound:
+        raise ObjectNotFound("the sidecar is missing", file=ref.path, hint=hint) from None
+    if hashlib.sha256(data).hexdigest() != ref.sha256:
+        raise ManifestError("the sidecar does not match its digest", file=ref.path, hint=hint)
+    return Units.from_bytes(data, ref.path)
 
 
 def holds(store: GatedStore, key: str) -> bool:

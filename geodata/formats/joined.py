@@ -57,6 +57,11 @@ def is_sidecar(part: str) -> bool:
     return part.partition("/")[0] == "units"
 
 
+def is_index(part: str) -> bool:
+    """Return whether a file is an index, by which records of another are found."""
+    return part.partition("/")[0] == "index"
+
+
 def open_shard(form: Format, paths: Mapping[str, Path], schema: pa.Schema) -> ShardReader:
     """Open a shard by its files as records of the dataset's `schema`.
 

@@ -19,7 +19,7 @@ from geodata.formats import get_format
 from geodata.jobs.base import SCHEMA_VERSION
 from geodata.jobs.shown import shown
 from geodata.manifest import Index, Shard
-from geodata.partition.opening import open_in_place
+from geodata.partition.opening import open_checking
 from geodata.policy import Movement
 from geodata.schema import KEY
 
@@ -168,7 +168,7 @@ def _records(
     store = catalog.store(index, region)
     form, schema = get_format(index.format), schemas.from_json(index.schema_)
     for shard in shards:
-        reader = open_in_place(form, store, shard, schema)
+        reader = open_checking(form, store, shard, schema)
         try:
             for unit in range(len(reader.unit_slots)):
                 batch = reader.read_unit(unit)

@@ -25,7 +25,7 @@ from geodata.durable import reading_kept, replacing
 from geodata.formats import get_format
 from geodata.formats.base import ShardReader
 from geodata.manifest import Shard
-from geodata.partition.opening import open_in_place
+from geodata.partition.opening import open_checking, open_in_place
 from geodata.schema import KEY
 from geodata.stores import Access, open_store
 
@@ -109,10 +109,16 @@ def print_shard(stored: Stored, shard: Shard) -> dict[str, Any]:
 
 
 def open_stored(stored: Stored, shard: Shard) -> ShardReader:
-    """Open a shard where it lies."""
+    """Open a shard where it lies.
+
+    Its units are compared with their digests where records are told apart by more than keys: by
+    damage one would be lost, as a repeat. For keys alone, most of a shard is never read.
+    """
     store = open_store(stored.root, region=stored.region, access=stored.access)
     form, schema = get_format(stored.form), schemas.from_json(stored.schema)
-    return open_in_place(form, store, shard, schema)
+    if stored.columns == (KEY,):
+        return open_in_place(form, store, shard, schema)
+    return open_checking(form, store, shard, schema)
 
 
 def key_at(stored: Stored, shard: Shard, row: int) -> str:

@@ -16,18 +16,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from geodata.catalog import read_units
 from geodata.config import Condition
 from geodata.errors import CorruptShard
 from geodata.formats import ShardReader
 from geodata.formats.joined import held_schema
-from geodata.manifest import Units
 from geodata.order import hash_keys
 from geodata.partition.cutter import ShardCutter
 from geodata.partition.opening import Edited, Placed
 from geodata.partition.sealing import with_tokens
 from geodata.schema import KEY
 from geodata.tagging import holds
-from geodata.tags import METADATA
 
 Bools = npt.NDArray[np.bool_]
 Int64s = npt.NDArray[np.int64]
@@ -183,8 +182,7 @@ def _records(
 
 def _tokens(edited: Edited, placed: Placed) -> Int64s:
     """Return the tokens of each slot of a shard, by its sidecar; none where none were counted."""
-    ref = placed.shard.files["units"]
-    units = Units.from_bytes(edited.store(placed).read(ref.path, METADATA), ref.path)
+    units = read_units(edited.store(placed), placed.shard.files["units"])
     return np.array([count for unit in units.tokens or () for count in unit], np.int64)
 
 

@@ -6,7 +6,7 @@ Every piece states its columns; united they give the schema. Where types alone d
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -81,14 +81,31 @@ def integer_fields(schema: pa.Schema) -> list[str]:
 
 
 def unite_columns(corpus: Corpus, scans: Sequence[Scan], *, first_wins: bool) -> pa.Schema:
-    """Return the schema that holds all columns stated; SchemaError names both types and files."""
+    """Return the schema that holds all columns stated; SchemaError names both types and files.
+
+    When `first_wins`, columns that cannot be, for their names or types, are left out unless all
+    are: no record fits that has them.
+    """
     columns: dict[str, _Column] = {}
+    faults: list[SchemaError] = []
     for scan, first_row in zip(scans, first_rows(scans), strict=True):
-        _check(corpus, scan, first_row, first_wins, columns)
+        found = [*_faults(corpus, scan, first_row, columns, first_wins)]
+        faulty = {fault.fields["column"] for fault in found}
         for said in scan.columns.get(STATED, ()):
-            if said.field.name not in SYSTEM:
-                known = columns.setdefault(said.field.name, _Column(said.field))
+            name = said.field.name
+            if name in SYSTEM or name in faulty:
+                continue
+            known = columns.get(name) or _Column(said.field)
+            try:
                 known.add(said, scan.file, first_row)
+                columns[name] = known
+            except SchemaError as error:
+                found.append(_in_file(error, corpus.shown(scan.file)))
+        if found and not first_wins:
+            raise found[0]
+        faults += found
+    if faults and not columns:
+        raise faults[0]
     return with_text([column.united(corpus, first_wins) for column in columns.values()])
 
 
@@ -171,36 +188,43 @@ def _at(corpus: Corpus, place: Place) -> str:
     return f"{corpus.shown(file)} row {row}" if row else corpus.shown(file)
 
 
-def _check(
-    corpus: Corpus, scan: Scan, first_row: int, first_wins: bool, known: Collection[str]
-) -> None:
-    """Refuse names that cannot be, keys that are no strings, subjects, and folders that lie.
+def _faults(
+    corpus: Corpus, scan: Scan, first_row: int, known: Collection[str], first_wins: bool
+) -> Iterator[SchemaError]:
+    """Yield what is wrong with names, keys, subjects, and folders; each tells its column.
 
-    `known` are names that were checked before.
+    `known` are names that were found sound before. Folders that lie are found row by row when
+    `first_wins`.
     """
     where = {"file": corpus.shown(scan.file)}
     names = [said.field.name for said in scan.columns.get(STATED, ())]
     for name in names:
         if name not in known and name not in SYSTEM:
-            check_name(name, (scan.file, 0), corpus.files)
+            try:
+                check_name(name, (scan.file, 0), corpus.files)
+            except SchemaError as error:
+                yield error
     if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise SchemaError("two columns have one name", column=twice, **where)
+        for name in dict.fromkeys(name for name in names if names.count(name) > 1):
+            yield SchemaError("two columns have one name", column=name, **where)
     if KEY in names and not _is_text(scan.columns[STATED][names.index(KEY)].field.type):
-        raise SchemaError("the key is not a string", column=KEY, **where)
+        yield SchemaError("the key is not a string", column=KEY, **where)
     if scan.columns.get(SUBJECTS):
         hint = "Rename the column; pseudonyms are made when records are tagged"
-        raise SchemaError("the name is reserved", column=SUBJECT, hint=hint, **where)
+        yield SchemaError("the name is reserved", column=SUBJECT, hint=hint, **where)
     if scan.columns.get(DIFFERS) and not first_wins:
         name, row = scan.columns[DIFFERS]
-        hint = "Rename the folder, or take the column out of the file"
-        raise SchemaError(
+        yield SchemaError(
             "the column differs from the name of the file's folder",
             column=name,
             row=first_row + row,
-            hint=hint,
+            hint="Rename the folder, or take the column out of the file",
             **where,
         )
+
+
+def _in_file(error: SchemaError, file: str) -> SchemaError:
+    return SchemaError(error.message, hint=error.hint, **{**error.fields, "file": file})
 
 
 def _is_text(kind: pa.DataType) -> bool:

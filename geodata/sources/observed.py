@@ -27,6 +27,7 @@ _DOUBLE = range(-(1 << 53), (1 << 53) + 1)
 
 MAX_FIELDS = 10_000
 """Most fields of a schema, nested ones included."""
+TOO_MANY_FIELDS = f"it has more than {MAX_FIELDS:,} fields"
 
 _MOST_SHOWN = 120
 """Characters of a column's name in an error."""
@@ -185,6 +186,13 @@ def check_name(name: str, place: Place, files: Sequence[SourceFile]) -> None:
 def _shown(path: str) -> str:
     """Return the name of a column as errors tell it."""
     return path if len(path) <= _MOST_SHOWN else f"{path[:_MOST_SHOWN]}…"
+
+
+def too_many_fields(record: object) -> bool:
+    """Return whether a record alone has more fields than a schema may."""
+    seen = Seen()
+    see(seen, record, (0, 0))
+    return _size(seen) - 1 > MAX_FIELDS
 
 
 def _size(seen: Seen) -> int:

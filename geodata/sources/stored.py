@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from geodata.formats.lowering import retype
-from geodata.schema import KEY
+from geodata.schema import KEY, SUBJECT, SYSTEM, is_reserved
 from geodata.sources.base import Reject
 from geodata.sources.batches import BATCH_BYTES, Origin, Unfit, assemble, fitting
 from geodata.sources.corpus import MAX_RECORD, TOO_LONG
@@ -105,6 +105,10 @@ class Rows:
     def _columns(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
         columns = {}
         for name, array in zip(batch.schema.names, batch.columns, strict=True):
+            if name in columns:
+                raise Unfit(f"two columns have the name '{name}'")
+            if name == SUBJECT and array.null_count < len(array):
+                raise Unfit(f"'{name}' holds a value, and the name is reserved")
             columns[name] = conform(array, self._type(name), name)
         for name, value in self._constants.items():
             if name in columns:
@@ -118,7 +122,12 @@ class Rows:
     def _type(self, name: str) -> pa.DataType:
         index = self._schema.get_field_index(name)
         if index < 0:
-            raise Unfit(f"'{name}' is not in the schema")
+            reserved = is_reserved(name) and name not in SYSTEM
+            raise Unfit(
+                f"'{name}': names in double underscores are reserved"
+                if reserved
+                else f"'{name}' is not in the schema"
+            )
         return self._schema.field(index).type
 
 
@@ -212,7 +221,7 @@ def _decoded_nbytes(array: pa.DictionaryArray) -> int:
 
 def _keys(batch: pa.RecordBatch) -> list[bytes | None]:
     """Return the keys that the rows bring with them; none where they are malformed."""
-    if KEY not in batch.schema.names:
+    if batch.schema.names.count(KEY) != 1:
         return []
     column = batch.column(KEY)
     if pa.types.is_string_view(column.type) and _is_sound(column):

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from geodata.errors import SchemaError
 from geodata.schema import plain_type
 from geodata.sources.batches import Unfit
 from geodata.sources.tensors import (
@@ -151,7 +152,10 @@ def _conform_list(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
 
 
 def _conform_leaf(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
-    plain = bare(plain_type(array.type, path))
+    try:
+        plain = bare(plain_type(array.type, path))
+    except SchemaError as error:
+        raise Unfit(f"'{path}': {error.message}") from error
     fits = _are_integers(plain, kind) or (_is_number(plain) and pa.types.is_float64(kind))
     try:
         if not fits and not united(kind, plain, path, first_wins=False).equals(kind):

@@ -11,9 +11,10 @@ import h5py
 import numpy as np
 import pyarrow as pa
 import pytest
-from hdf5_files import read_file, write_arrays, write_samples
+from hdf5_files import read_file, tensors_of, write_arrays, write_samples
 from source_reading import read_all
 
+from geodata.errors import SchemaError
 from geodata.formats import get_format
 from geodata.schema import KEY, SUBJECT, dataset_schema, origin_field
 from geodata.sources import open_source
@@ -171,3 +172,33 @@ def test_values_of_very_different_length_are_all_read(path):
     read = read_file(path)
     assert read.column("v") == [bytes([i % 256]) * size for i, size in enumerate(sizes)]
     assert read.rejects == []
+
+
+def test_dimensions_of_netcdf_that_are_no_variables_are_passed_over(path):
+    """They are datasets as long as the dimension, without values, of whatever length."""
+    values = np.arange(12, dtype=np.float32).reshape(4, 3)
+    with h5py.File(path, "w") as file:
+        file["temperature"] = values
+        for axis, (name, length) in enumerate({"sample": 4, "level": 3}.items()):
+            dimension = file.create_dataset(name, (length,), ">f4")
+            dimension.make_scale(
+                f"This is a netCDF dimension but not a netCDF variable.{length:10}"
+            )
+            file["temperature"].dims[axis].attach_scale(dimension)
+    read = read_file(path)
+    got, _kind = tensors_of(read, "temperature")
+    assert (got == values).all() and len(read.schema) == 1
+    assert read.ignored["dimension of netCDF"] == 2
+
+
+def test_a_scale_with_values_is_a_column_and_one_without_is_refused(path):
+    with h5py.File(path, "w") as file:
+        file["v"] = np.arange(4)
+        file["time"] = np.arange(4) / 2
+        file["time"].make_scale("time")
+        file["v"].dims[0].attach_scale(file["time"])
+    assert read_file(path).column("time") == [0, 0.5, 1, 1.5]
+    with h5py.File(path, "a") as file:
+        file.create_dataset("level", (4,), "f4").make_scale("level")
+    with pytest.raises(SchemaError, match="the values of 'level' were never written"):
+        read_file(path)

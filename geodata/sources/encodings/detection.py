@@ -57,8 +57,8 @@ _SAME_WORD = 4
 """How often a word counts."""
 _EVEN = 7.0
 """Bits of lead at which the confidence is a half."""
-_SLACK, _FEW = 1.0, 5.0
-"""Bits that characters may take more than usual, and that a single one may."""
+_FEW = 5.0
+"""Bits that a single character may take more than usual, beside the slack of its language."""
 _MARGIN = 1.0
 _UNKNOWN = Unknown()
 
@@ -189,7 +189,7 @@ def _weighed(
     for language in spoken:
         costs = language.costs
         bits = sum(n * costs[pair] for pair, n in pairs.items())
-        surprise = bits / count - language.usual - _SLACK - _FEW / math.sqrt(count)
+        surprise = bits / count - language.usual - language.slack - _FEW / math.sqrt(count)
         total = rank + ascii_bits[language.name] + bits
         yield _Reading(total, surprise / _MARGIN, encoding, text)
 

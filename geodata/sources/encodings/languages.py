@@ -18,6 +18,17 @@ LATIN = frozenset("west central turkish baltic vietnamese south celtic".split())
 WRITTEN_IN_SIGNS = frozenset("japanese simplified traditional korean".split())
 """Scripts of so many letters that each is told alone, not by the one before."""
 
+_FREQUENT = {
+    "simplified": ("gb2312", range(0xB0, 0xD8), 24),
+    "traditional": ("big5", range(0xA4, 0xC7), 20),
+    "korean": ("euc_kr", range(0xB0, 0xC9), 16),
+}
+"""A standard that puts the frequent signs first, their rows, and the bits of a sign elsewhere."""
+_FREQUENT_SIGN = 12
+"""Bits of a frequent sign that was not counted."""
+_SLACK, _SLACKS = 1.0, {"simplified": 1.2, "traditional": 2.0, "korean": 2.0}
+"""Bits that characters may take more than usual: in signs, texts differ by what they tell of."""
+
 _QUOTES = frozenset("’‘“”„«»–—…\xa0")
 _USUAL_SIGNS = frozenset("‚‹›·•°§©®™€£¡¿ºª´\xad№′″")
 _AFTER_LETTERS = frozenset("’”»›…–—ºª°·´\xa0\xad")
@@ -39,6 +50,7 @@ class Language:
     def __init__(self, name: str, script: str, letters: list[str], pairs: list[str], usual: float):
         self.name = name
         self.usual = usual
+        self.slack = _SLACKS.get(script, _SLACK)
         self.script = script
         self.is_latin = script in LATIN
         self.in_signs = script in WRITTEN_IN_SIGNS
@@ -86,7 +98,16 @@ class Language:
         if sign < "\x80":
             return _AGAIN
         touching = previous is not None and "a" <= previous <= "z"
-        return self._letters.get(sign, _RARE_SIGN) + (_ODDLY_TOUCHING if touching else 0)
+        bits = self._letters.get(sign) or self._uncounted(sign)
+        return bits + (_ODDLY_TOUCHING if touching else 0)
+
+    def _uncounted(self, sign: str) -> int:
+        """Return what a sign takes that was not counted, by where the standard has it."""
+        if self.script not in _FREQUENT:
+            return _RARE_SIGN
+        standard, rows, elsewhere = _FREQUENT[self.script]
+        found = sign.encode(standard, errors="ignore")
+        return _FREQUENT_SIGN if len(found) == 2 and found[0] in rows else elsewhere
 
 
 class Unknown(Language):

@@ -57,6 +57,7 @@ _MOST_RATIO = 1 << 16
 _PLUGINS = (307, 32001, 32004, 32008, 32013, 32015, 32017, 32026, 32028)
 """Registered numbers of filters that plugins bring: bzip2, Blosc, LZ4, bitshuffle, ZFP, zstd, …"""
 
+_BARE_DIMENSION = b"This is a netCDF dimension but not a netCDF variable"
 _SIGNS = {
     "truncated": "the file is truncated",
     "already open for write": "the file is being written, or its writer was killed (see h5clear)",
@@ -196,7 +197,8 @@ class Walk:
     ) -> Iterator[tuple[str, bytes, Any]]:
         """Yield the name in dots, the path and the id of each dataset below a group.
 
-        Indexes of PyTables (`_i_...`) are passed over. Raises Refused for more than can be columns.
+        Indexes of PyTables (`_i_...`) are passed over, and so are dimensions of netCDF that are no
+        variables: they have a length and no values. Raises Refused for more than can be columns.
         """
         self._entered.add(_address(group))
         self._count_attributes(group)
@@ -210,6 +212,9 @@ class Walk:
             if link.target is None:
                 raise Refused(f"'{name}' cannot be opened", "Write the file again")
             if not link.is_group:
+                if _is_bare_dimension(link.target):
+                    self._ignored["dimension of netCDF"] += 1
+                    continue
                 self._found += 1
                 self._count_attributes(link.target)
                 yield name, place, link.target
@@ -222,6 +227,15 @@ class Walk:
 
     def _count_attributes(self, target: Any) -> None:
         self._ignored["attribute"] += int(h5a.get_num_attrs(target))
+
+
+def _is_bare_dimension(dataset: Any) -> bool:
+    """Return whether a dataset only stands for a dimension of netCDF, by what its NAME says."""
+    try:
+        found = h5py.Dataset(dataset).attrs.get("NAME", b"")
+    except FAULTS:
+        return False
+    return isinstance(found, bytes) and found.startswith(_BARE_DIMENSION)
 
 
 def member_of(name: str, path: bytes, dataset: Any) -> Member:

@@ -7,9 +7,9 @@
 
 Shards of our own are read by our own reader, without h5py. All others are read in a process of
 their own (`hdf5asking`), which opens no other file: of what ends it the record is lost, or the file
-is damaged. Scalar datasets beside arrays, attributes (but those of a group that is a record) and
-links that lead elsewhere are ignored, and counted. What a pickle holds, as pandas stores the names
-of columns in blocks, is not read.
+is damaged. Scalar datasets beside arrays, attributes (but those of a group that is a record), links
+that lead elsewhere and dimensions of netCDF are ignored, and counted. What a pickle holds, as
+pandas stores the names of columns in blocks, is not read.
 """
 
 from __future__ import annotations
@@ -73,8 +73,12 @@ class Hdf5Files(Corpus):
             return Scan(1, 0, columns=about, file=piece.file)
 
     def merge(self, scans: Sequence[Scan], *, first_wins: bool = False) -> pa.Schema:
-        """Unite the files' columns; SchemaError where that cannot be, or a file is no table."""
+        """Unite the files' columns; SchemaError where that cannot be, or a file is no table.
+
+        When `first_wins`, the columns are those of files laid out as most records are.
+        """
         layouts: dict[str, int] = {}
+        rows = Counter[str]()
         media: dict[str, set[str]] = {}
         for scan in scans:
             if _REFUSED in scan.columns and not first_wins:
@@ -82,10 +86,14 @@ class Hdf5Files(Corpus):
                 raise SchemaError(reason, file=self.shown(scan.file), hint=hint)
             if _LAYOUT in scan.columns:
                 layouts.setdefault(scan.columns[_LAYOUT], scan.file)
+                rows[scan.columns[_LAYOUT]] += scan.rows
             for name, kinds in scan.columns.get(_MEDIA, {}).items():
                 media.setdefault(name, set()).update(kinds)
         if len(layouts) > 1:
-            raise self._mixed(layouts)
+            if not first_wins:
+                raise self._mixed(layouts)
+            ((most, _),) = rows.most_common(1)
+            scans = [scan for scan in scans if scan.columns.get(_LAYOUT, most) == most]
         united = unite_columns(self, scans, first_wins=first_wins)
         return pa.schema([_as_media(column, media.get(column.name, set())) for column in united])
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from geodata.sources.batches import Unfit
 from geodata.sources.encodings.declared import PLAIN
+from geodata.sources.observed import MAX_FIELDS, TOO_MANY_FIELDS, too_many_fields
 from geodata.sources.text.arrowjson import MAX_DEPTH
 
 BOM = b"\xef\xbb\xbf"
@@ -47,6 +48,8 @@ def doubt(line: bytes, record: Any) -> str | None:
         return f"nested deeper than {MAX_DEPTH} levels"
     if (b"\\ud" in line or b"\\uD" in line) and _has_half_pair(record):
         return "a string holds half a surrogate pair"
+    if line.count(b":") > MAX_FIELDS and too_many_fields(record):
+        return TOO_MANY_FIELDS
     return None
 
 

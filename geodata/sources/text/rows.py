@@ -14,7 +14,7 @@ from functools import cache
 
 from geodata.sources.corpus import MAX_RECORD, TOO_LONG
 from geodata.sources.encodings.declared import PLAIN, Coding
-from geodata.sources.observed import MAX_FIELDS
+from geodata.sources.observed import MAX_FIELDS, TOO_MANY_FIELDS
 
 _MOST_RAW = 64 << 20
 """Bytes of a record that are kept as they were."""
@@ -23,7 +23,6 @@ _HELD = 1 << 20
 
 _INSIDE = re.compile(r'[^"]*+(?:""[^"]*+)*+')
 _OPEN_TOO_LONG = f"{TOO_LONG}, in a quoted field"
-_TOO_MANY = f"it has more than {MAX_FIELDS:,} fields"
 
 
 @cache
@@ -100,7 +99,7 @@ def rows_of(
         few = body.count(delimiter) < MAX_FIELDS
         if line and not (quotes and '"' in text):
             row.fields = [field or None for field in body.split(delimiter)] if few else []
-            row.fault = row.fault or (None if few else _TOO_MANY)
+            row.fault = row.fault or (None if few else TOO_MANY_FIELDS)
         elif line and few and (tokens := _tokens(body, delimiter)):
             row.fields = [
                 token[1:-1].replace('""', '"') if token.startswith('"') else token or None
@@ -188,7 +187,7 @@ class _Splitter:
             if self._open is not None:
                 return False
             if len(self._row.fields) > MAX_FIELDS:
-                self._row.fault = self._row.fault or _TOO_MANY
+                self._row.fault = self._row.fault or TOO_MANY_FIELDS
                 self._row.fields.clear()
             if at >= len(body):
                 return True
