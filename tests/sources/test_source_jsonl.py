@@ -186,8 +186,17 @@ def test_reserved_names_are_refused(tmp_path, name):
 def test_a_name_is_needed_and_too_many_are_refused(tmp_path):
     with pytest.raises(SchemaError, match="a field has no name"):
         read_all(_source(tmp_path, {"": 1}))
+    halves = [{"a": {f"k{i}": 1 for i in part}} for part in (range(6000), range(6000, 12_000))]
     with pytest.raises(SchemaError, match="more than 10000 fields"):
-        read_all(_source(tmp_path, {"a": {f"k{i}": 1 for i in range(10_000)}}))
+        read_all(_source(tmp_path, *halves))
+
+
+def test_a_record_of_too_many_fields_is_rejected_alone(tmp_path):
+    wide = {"a": {f"k{i}": 1 for i in range(10_000)}}
+    read = read_all(_source(tmp_path, {"b": 1}, wide, {"b": 2}))
+    assert read.schema.names[-1:] == ["b"]
+    assert [reject.row for reject in read.rejects] == [2]
+    assert read.rejects[0].reason == "it has more than 10,000 fields"
 
 
 def test_text_is_a_medium_if_it_is_a_string(tmp_path):
